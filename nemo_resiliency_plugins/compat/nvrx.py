@@ -1,0 +1,157 @@
+"""What differs between the versions of nvidia-resiliency-ext (NVRx), and what each of them needs.
+
+Facts measured with the wheels of 0.4.1, 0.5.0, 0.6.0 and 0.7.0. Each quirk says when it can go.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import logging
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from nemo_resiliency_plugins.errors import UnsupportedError
+
+DISTRIBUTION = "nvidia-resiliency-ext"
+OLDEST, NEWER_THAN_ANY = (0, 4, 1), (0, 8)
+
+MONITOR_SOCKET = "FT_RANK_MONITOR_IPC_SOCKET"
+"""ft_launcher gives each rank the socket of its monitor in this variable; torchrun does not."""
+
+INSTALL_HINT = (
+    "Install it where the ranks run: pip install 'nemo-resiliency-plugins[runtime]'. "
+    "Wheels of 0.5 and later need glibc 2.39, pip takes 0.4.1 on older systems"
+)
+
+
+def installed_version() -> str | None:
+    """The version of NVRx in this environment, or None."""
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_version(version: str | None) -> str:
+    """Return ``version`` if this package works with it.
+
+    Raises:
+        UnsupportedError: NVRx is missing or of an untried version.
+    """
+    if version is None:
+        raise UnsupportedError(DISTRIBUTION, None, "is not installed", INSTALL_HINT + ".")
+    numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+    if not OLDEST <= numbers < NEWER_THAN_ANY:
+        raise UnsupportedError(DISTRIBUTION, version, "is not among the versions tried, 0.4.1 to 0.7", INSTALL_HINT + ".")
+    return version
+
+
+def launcher_variables(*, monitor_interval: float, workers_stop_timeout: float, term_timeout: float) -> dict[str, str]:
+    """Variables that ft_launcher of every version reads.
+
+    Args:
+        monitor_interval: seconds between the launcher's looks at its workers.
+        workers_stop_timeout: seconds that a restart waits for workers to honour SIGTERM.
+        term_timeout: seconds between a signal forwarded to the ranks and SIGKILL.
+    """
+    return {
+        "PET_MONITOR_INTERVAL": f"{monitor_interval:g}",
+        "PET_WORKERS_STOP_TIMEOUT": f"{workers_stop_timeout:g}",
+        "PET_TERM_TIMEOUT": f"{term_timeout:g}",
+        # 0.5.0 exits without GROUP_RANK or SLURM_PROCID; drop with 0.5.
+        "GROUP_RANK": "0",
+    }
+
+
+def monitor_settings(
+    *,
+    section_timeouts: Mapping[str, float | None],
+    out_of_section_timeout: float | None,
+    workload_check_interval: float,
+) -> dict[str, Any]:
+    """The content of the file that ``--ft-cfg-path`` and ``PET_FT_CFG_PATH`` name; versions skip keys they lack."""
+    return {
+        "fault_tolerance": {
+            # 0.4.1 and 0.5.0 default to 60 and 45 minutes, which would end a run that reports sections only.
+            "initial_rank_heartbeat_timeout": None,
+            "rank_heartbeat_timeout": None,
+            "rank_section_timeouts": dict(section_timeouts),
+            "rank_out_of_section_timeout": out_of_section_timeout,
+            "workload_check_interval": workload_check_interval,
+            # 0.6 and later turn these on, and nodes without NICs or numactl then do not start.
+            "enable_nic_monitor": False,
+            "enable_nic_healthcheck": False,
+            "numa_bind_strict": False,
+        }
+    }
+
+
+class MonitorLost(Exception):
+    """The monitor no longer answers: 0.4.1 and 0.5.0 cut the socket of live ranks when they restart workers."""
+
+
+class MonitorClient:
+    """NVRx's client of the rank monitor, with the differences between its versions taken out.
+
+    Raises:
+        MonitorLost: from every method but :meth:`close`, when the monitor is gone.
+    """
+
+    def __init__(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 warns about the pynvml that 0.4.1 brings
+            module = importlib.import_module("nvidia_resiliency_ext.fault_tolerance")
+        logging.getLogger("RankMonitorClient").setLevel(logging.WARNING)
+        self._errors = (module.RankMonitorClientError, OSError, EOFError)
+        self._client = module.RankMonitorClient()
+        self._call(self._client.init_workload_monitoring)
+        settings = self._client.cfg
+        self.section_timeouts: dict[str, float | None] = dict(settings.rank_section_timeouts or {})
+        self.out_of_section_timeout: float | None = settings.rank_out_of_section_timeout
+        self.heartbeat_timeouts: tuple[float | None, float | None] = (
+            settings.initial_rank_heartbeat_timeout,
+            settings.rank_heartbeat_timeout,
+        )
+
+    def _call(self, method: Any, *arguments: Any) -> None:
+        try:
+            method(*arguments)
+        except self._errors as error:
+            raise MonitorLost(str(error)) from error
+
+    def start_section(self, name: str) -> None:
+        self._call(self._client.start_section, name)
+
+    def end_section(self, name: str) -> None:
+        self._call(self._client.end_section, name)
+
+    def heartbeat(self) -> None:
+        self._call(self._client.send_heartbeat)
+
+    def set_timeouts(
+        self,
+        sections: Mapping[str, float | None],
+        out_of_section: float | None,
+        heartbeats: tuple[float | None, float | None],
+    ) -> None:
+        """Replace all limits at once: a state that lacks a section turns its detection off in some versions."""
+        state = {
+            "section": {
+                "section": dict(sections),
+                "out_of_section": out_of_section,
+                "calculated_sections": sorted(sections),
+                "is_out_of_section_calculated": True,
+            },
+            "heartbeat": {"initial": heartbeats[0], "subsequent": heartbeats[1], "were_calculated": True},
+        }
+        self._call(self._client.load_state_dict, {"current_timeouts": state})
+
+    def close(self) -> None:
+        """End the watch of this rank: no collective, no error."""
+        try:
+            self._client.shutdown_workload_monitoring()
+        except self._errors:
+            # A socket that the launcher has cut already needs no shutdown.
+            self._client.is_initialized = False

@@ -1,0 +1,78 @@
+"""How the ranks agree: small collectives on a CPU group of our own, never on the GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from nemo_resiliency_plugins.errors import CheckpointError, ResiliencyError
+
+Json = TypeVar("Json", int, str, None, "int | None", "str | None")
+
+
+class Ranks:
+    """All ranks of the job, or this process alone where no process group exists.
+
+    Args:
+        process_group: a group with a CPU backend over all ranks; None makes one.
+
+    Every method is a collective and must be called by all ranks in the same order.
+    """
+
+    def __init__(self, process_group: Any = None) -> None:
+        import torch.distributed as dist
+
+        self._dist = dist
+        self.alone = not (dist.is_available() and dist.is_initialized())
+        self.group = None if self.alone else process_group or dist.new_group(backend="gloo")
+        self.rank = 0 if self.alone else dist.get_rank()
+        self.world_size = 1 if self.alone else dist.get_world_size()
+
+    @property
+    def dissolved(self) -> bool:
+        """Whether the process group has been destroyed since."""
+        return not (self.alone or self._dist.is_initialized())
+
+    def maximum(self, values: list[float]) -> list[float]:
+        """The element-wise maximum over all ranks."""
+        if self.alone or not values:
+            return list(values)
+        import torch
+
+        tensor = torch.tensor(values, dtype=torch.float64)
+        self._dist.all_reduce(tensor, op=self._dist.ReduceOp.MAX, group=self.group)
+        return [float(value) for value in tensor]
+
+    def barrier(self) -> None:
+        """Return when all ranks are here."""
+        self.maximum([0.0])
+
+    def decide(self, on_rank0: Callable[[], Json]) -> Json:
+        """Do something on rank 0 and give its answer to all ranks.
+
+        Raises:
+            CheckpointError: on all ranks, where rank 0 met an OSError or an error of this package.
+        """
+        answer: dict[str, Any] = {}
+        if self.rank == 0:
+            try:
+                answer = {"value": on_rank0()}
+            except (OSError, ResiliencyError) as error:
+                answer = {"error": f"{type(error).__name__}: {error}"}
+        answer = answer if self.alone else json.loads(self._text_from_rank0(json.dumps(answer)))
+        if "error" in answer:
+            raise CheckpointError(answer["error"])
+        value: Json = answer["value"]
+        return value
+
+    def _text_from_rank0(self, text: str) -> str:
+        import torch
+
+        content = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        length = torch.tensor([len(content)])
+        self._dist.broadcast(length, src=0, group=self.group)
+        if self.rank != 0:
+            content = torch.empty(int(length), dtype=torch.uint8)
+        self._dist.broadcast(content, src=0, group=self.group)
+        return bytes(content.tolist()).decode()

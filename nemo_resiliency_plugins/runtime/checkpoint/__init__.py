@@ -1,0 +1,1 @@
+"""Checkpoints of the runtime. A checkpoint exists when its commit marker does."""

@@ -1,0 +1,47 @@
+"""The configuration that holds, field by field: variable, then file, then the script's, then the default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nemo_resiliency_plugins.config import changed_fields, field_names
+from nemo_resiliency_plugins.contract import ENV_CONFIG, ENV_STRICT, overrides_from_env, read_config_file, variable
+from nemo_resiliency_plugins.errors import ConfigError
+
+Config = TypeVar("Config")
+
+
+def resolve(kind: type[Config], given: Config | None, env: Mapping[str, str]) -> Config:
+    """Merge the sources into one validated config of type ``kind``.
+
+    Raises:
+        ConfigError: a variable or file names a field that ``kind`` lacks, or a value breaks a rule.
+    """
+    plugin: str = kind.PLUGIN  # type: ignore[attr-defined]
+    file = read_config_file(Path(env[ENV_CONFIG])).get(plugin, {}) if env.get(ENV_CONFIG) else {}
+    variables = overrides_from_env(plugin, env)
+    _check_names(kind, {variable(plugin, name): name for name in variables})
+    _check_names(kind, {f"{ENV_CONFIG}:{plugin}.{name}": name for name in file})
+    values: dict[str, Any] = changed_fields(given) if given is not None else {}
+    return kind(**{**values, **file, **variables})
+
+
+def _check_names(kind: type, sources: Mapping[str, str]) -> None:
+    known = field_names(kind)
+    for source, name in sources.items():
+        if name not in known:
+            raise ConfigError(source, name, f"{kind.__name__} has no such field", f"Fields: {', '.join(known)}.")
+
+
+def is_strict(env: Mapping[str, str]) -> bool:
+    """Whether ``NRP_STRICT`` asks for errors instead of warnings.
+
+    Raises:
+        ConfigError: it is neither true nor false.
+    """
+    text = env.get(ENV_STRICT, "false").lower()
+    if text not in ("true", "false", "1", "0"):
+        raise ConfigError(ENV_STRICT, text, "must be true or false", "Set it to one of them.")
+    return text in ("true", "1")

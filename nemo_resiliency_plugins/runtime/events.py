@@ -1,0 +1,56 @@
+"""What happened in the job, as JSON lines. Observation may not hurt the job: this is the one broad ``except``."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from nemo_resiliency_plugins.contract import Attempt, events_path
+from nemo_resiliency_plugins.runtime.log import logger
+
+TRACEBACK_LINES = 40
+
+
+class EventLog:
+    """Appends events of one rank to its file; without a directory it does nothing.
+
+    Each event has ``event``, ``time`` (seconds since the epoch), ``rank``, ``attempt`` and ``cycle``.
+    """
+
+    def __init__(self, directory: Path | None, attempt: Attempt, rank: int) -> None:
+        self._handle: int | None = None
+        self._common = {"rank": rank, "attempt": attempt.name, "cycle": attempt.cycle}
+        if directory is not None:
+            self._open(events_path(directory, attempt, rank))
+
+    def _open(self, path: Path) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        except OSError as error:
+            logger().warning("events of this rank are not kept: %s", error)
+
+    def emit(self, event: str, **fields: Any) -> None:
+        if self._handle is None:
+            return
+        try:
+            text = json.dumps({"event": event, "time": time.time(), **self._common, **fields}, default=str)
+            os.write(self._handle, text.encode() + b"\n")
+        except Exception as error:  # noqa: BLE001  (a full disk or an odd value must not end the training)
+            logger().warning("events of this rank are no longer kept: %s", error)
+            self.close()
+
+    def close(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+def emit_failure(log: EventLog, event: str, error: BaseException) -> None:
+    """Record the error that ended something, with the end of its traceback."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
+    log.emit(event, exception=type(error).__name__, message=str(error)[:2000], traceback=text[-TRACEBACK_LINES:])

@@ -1,0 +1,37 @@
+"""Who this process is: rank, world, node and attempt, read from the launcher's variables."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from nemo_resiliency_plugins.contract import ENV_DIR, Attempt
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """``directory`` is the job's ``nrp`` directory, or None where nobody gave one."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    node: str
+    attempt: Attempt
+    directory: Path | None
+    launched: bool
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> Identity:
+        env = os.environ if env is None else env
+        return cls(
+            rank=int(env.get("RANK", "0")),
+            world_size=int(env.get("WORLD_SIZE", "1")),
+            local_rank=int(env.get("LOCAL_RANK", "0")),
+            node=env.get("SLURMD_NODENAME") or platform.node(),
+            attempt=Attempt.from_env(env),
+            directory=Path(env[ENV_DIR]) if env.get(ENV_DIR) else None,
+            launched="RANK" in env,
+        )

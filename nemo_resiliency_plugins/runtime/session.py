@@ -1,0 +1,232 @@
+"""The one object that a training script holds; each feature of the runtime hangs on it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from nemo_resiliency_plugins.config import FaultToleranceConfig, is_count
+from nemo_resiliency_plugins.contract import CHECKPOINTING, ExitCode, Reason, Verdict
+from nemo_resiliency_plugins.errors import ConfigError
+from nemo_resiliency_plugins.runtime import watch, watching
+from nemo_resiliency_plugins.runtime.effective import is_strict, resolve
+from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure
+from nemo_resiliency_plugins.runtime.faults import FaultInjector
+from nemo_resiliency_plugins.runtime.identity import Identity
+from nemo_resiliency_plugins.runtime.log import line, logger
+
+if TYPE_CHECKING:
+    import torch
+
+    from nemo_resiliency_plugins.runtime.agreement import Ranks
+    from nemo_resiliency_plugins.runtime.checkpoint.manager import Checkpointer
+    from nemo_resiliency_plugins.runtime.hang_detection import NoHangDetection
+
+
+def session(config: FaultToleranceConfig | None = None, *, strict: bool | None = None) -> Session:
+    """Open a session: a context manager, entered before ``init_process_group``.
+
+    Args:
+        config: what the script asks for; the plugins' variables and file win over it, field by field.
+        strict: a feature that was asked for and cannot work here is an error instead of a warning;
+            None takes ``NRP_STRICT``.
+
+    Raises:
+        ConfigError: a bad value, with its field and remedy.
+        NotWorkingError: on entry, under ``strict``.
+    """
+    return Session(config, strict=strict)
+
+
+class Session:
+    """See :func:`session`. What is said to be collective must be called by all ranks in the same order."""
+
+    _detection: NoHangDetection
+
+    def __init__(self, config: FaultToleranceConfig | None, *, strict: bool | None) -> None:
+        if not isinstance(config, (FaultToleranceConfig, type(None))):
+            raise ConfigError("session.config", config, "must be a FaultToleranceConfig or None", "Build one.")
+        self._config = resolve(FaultToleranceConfig, config, os.environ)
+        self._strict = is_strict(os.environ) if strict is None else strict
+        self._identity = Identity.from_env()
+        self._checkpointer: Checkpointer | None = None
+        self._shared_ranks: Ranks | None = None
+        self._models: list[torch.nn.Module] = []
+        self._every = 0
+        self._completed = 0
+        self._saved: int | None = None
+        self._loop_done = False
+        self._loss: Any = None
+        self.stop_reason: Reason | None = None
+        """Why the ranks stop together; None while they do not."""
+
+    def __enter__(self) -> Session:
+        identity = self._identity
+        self._events = EventLog(identity.directory, identity.attempt, identity.rank)
+        self._events.emit("session_started", node=identity.node, world_size=identity.world_size)
+        if identity.rank == 0:
+            logger().info(line(0, f"effective configuration: {self._config}"))
+        self._faults = FaultInjector(self._config, identity, self._events)
+        self._detection = watching.start(self._config, identity, self._events, strict=self._strict)
+        watch.reached_session()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is not None:
+                emit_failure(self._events, "session_failed", error)
+            elif self._loop_done:
+                self.finish()
+            elif self.stop_reason is None and self._identity.rank == 0:
+                text = "the session ends before its last step: no finished verdict. Call finish() if that is meant"
+                logger().warning(line(0, text))
+        finally:
+            self._detection.close(finished=self.stop_reason is Reason.FINISHED)
+            self._events.close()
+
+    def attach(
+        self,
+        state: Mapping[str, Any] | None = None,
+        directory: str | Path | None = None,
+        every: int = 0,
+        *,
+        keep: int = 2,
+        process_group: Any = None,
+        save: Callable[[int], object] | None = None,
+        load: Callable[[int], object] | None = None,
+        latest: Callable[[], int | None] | None = None,
+    ) -> int:
+        """Collective. Resume from the newest checkpoint, and return the step to go on with: 0 on a first start.
+
+        Args:
+            state: what to save and restore by name: modules, optimizers, anything with ``state_dict()`` and
+                ``load_state_dict()``. Random number generators are added.
+            directory: where checkpoints and ``ft_state.json`` are kept, on a file system that all ranks share.
+            every: steps between checkpoints; 0 saves after the last step only.
+            keep: committed checkpoints to keep.
+            process_group: a group over all ranks with a CPU backend; None makes one.
+            save, load, latest: a format of the user's own instead of ``state``: ``save(step)``, ``load(step)``,
+                and ``latest()`` with the newest step or None.
+
+        Raises:
+            ConfigError: neither ``state`` with a directory nor all three functions were given, or a bad value.
+            CheckpointError: checkpoints are there and none can be resumed from.
+        """
+        from nemo_resiliency_plugins.runtime.attaching import make_checkpointer, make_ranks
+
+        root = Path(directory) if directory is not None else None
+        self._every = every
+        self._shared_ranks = make_ranks(self._identity, process_group)
+        self._checkpointer, self._models = make_checkpointer(
+            self._shared_ranks, state, root, every=every, keep=keep, functions=(save, load, latest)
+        )
+        self._detection.start_learning(root or self._identity.directory, self._shared_ranks.maximum)
+        began = time.monotonic()
+        resumed = self._checkpointer.resume()
+        self._saved = resumed
+        self._completed = resumed or 0
+        self._events.emit("resumed", step=resumed, seconds=time.monotonic() - began)
+        return self._completed
+
+    def steps(self, start: int, stop: int) -> Iterator[int]:
+        """The steps ``start`` to ``stop - 1``, each watched; collective where a checkpoint is due, and at the end."""
+        if not (is_count(start) and is_count(stop)):
+            raise ConfigError("session.steps", (start, stop), "must be whole numbers, 0 or more", "Give two ints.")
+        try:
+            for step in range(start, stop):
+                if self.should_stop():
+                    return
+                self._step_begins(step)
+                yield step
+                self._step_ends(step, first=step == start)
+            self._detection.loop_ends()
+            self.save()
+            self._loop_done = True
+        finally:
+            self._detection.loop_ends()
+
+    def save(self) -> None:
+        """Collective. Save the state as it is after the last completed step, unless that step is saved already."""
+        if self._checkpointer is None or self._saved == self._completed:
+            return
+        began = time.monotonic()
+        with self._detection.section(CHECKPOINTING):
+            written = self._checkpointer.save(self._completed)
+            self._saved = self._completed
+            self._detection.learn(self._ranks.maximum)
+        loss = None if self._loss is None else float(self._loss)
+        self._events.emit(
+            "checkpoint", step=self._completed, written=written, seconds=time.monotonic() - began, loss=loss
+        )
+
+    def section(self, name: str) -> AbstractContextManager[None]:
+        """A block with a limit of its own: ``setup``, ``step``, ``checkpointing``, or a name with a timeout.
+
+        For an evaluation inside the loop, say. Where ``name`` has no timeout, the limit out of sections holds.
+        """
+        if not isinstance(name, str) or not name:
+            raise ConfigError("session.section", name, "must be a name", 'For example section("evaluation").')
+        return self._detection.section(name)
+
+    def pause(self) -> AbstractContextManager[None]:
+        """A block in which no hang is assumed, however long it takes; a crash is seen all the same."""
+        return self._detection.paused()
+
+    def observe(self, loss: Any) -> None:
+        """Tell the session the loss of the running step: a tensor or a number. Never synchronises a GPU."""
+        self._loss = loss.detach() if hasattr(loss, "detach") else loss
+
+    def should_stop(self) -> bool:
+        """Whether all ranks are to stop; for the user's own inner loops (evaluation)."""
+        return self.stop_reason is not None
+
+    def settle(self, forward_backward: Callable[[], object]) -> None:
+        """Two throwaway passes before the loop, so that a restarted DDP model gives the same bits.
+
+        ``forward_backward`` does the forward and backward pass of one step on a fixed batch, without an optimizer
+        step. Gradients, buffers and random numbers of the attached modules are put back.
+        """
+        from nemo_resiliency_plugins.runtime.settle import settle
+
+        if not self._models:
+            raise ConfigError("session.settle", "no module", "needs attached modules", "Call attach(state=...) first.")
+        settle(self._models, forward_backward)
+
+    def finish(self) -> None:
+        """Collective. The training is done: rank 0 writes the finished verdict when all ranks are here."""
+        if self.stop_reason is not None:
+            return
+        if not self._ranks.dissolved:
+            self._ranks.barrier()
+        self.stop_reason = Reason.FINISHED
+        verdict = Verdict(Reason.FINISHED, ExitCode.OK, self._completed, self._identity.rank, self._identity.node)
+        if self._identity.rank == 0 and self._identity.directory is not None:
+            verdict.write(self._identity.directory, self._identity.attempt)
+        self._events.emit("finished", step=self._completed)
+
+    @property
+    def _ranks(self) -> Ranks:
+        if self._shared_ranks is None:
+            from nemo_resiliency_plugins.runtime.attaching import make_ranks
+
+            self._shared_ranks = make_ranks(self._identity, None)
+        return self._shared_ranks
+
+    def _step_begins(self, step: int) -> None:
+        self._detection.step_begins(step)
+        if self._faults.armed:
+            self._faults.step_begins(step)
+
+    def _step_ends(self, step: int, *, first: bool) -> None:
+        self._completed = step + 1
+        if first:
+            self._events.emit("first_step", step=step)
+        if self._every and self._completed % self._every == 0:
+            self.save()

@@ -1,0 +1,1 @@
+"""Training scripts that the recipes start."""
