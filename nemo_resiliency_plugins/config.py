@@ -28,8 +28,16 @@ def is_positive(value: Any) -> bool:
 A_SWITCH: Rule = (lambda value: isinstance(value, bool), "must be True or False", "Give a bool.")
 A_COUNT: Rule = (is_count, "must be a whole number, 0 or more", "Give an int such as 0 or 3.")
 POSITIVE: Rule = (is_positive, "must be a finite number above 0", "Give a positive number.")
-NOT_NEGATIVE: Rule = (lambda value: is_number(value) and 0 <= value < math.inf, "must be a finite number, 0 or more", "Give a number.")
-AT_LEAST_ONE: Rule = (lambda value: is_number(value) and 1 <= value < math.inf, "must be a finite number, 1 or more", "Give such a number.")
+NOT_NEGATIVE: Rule = (
+    lambda value: is_number(value) and 0 <= value < math.inf,
+    "must be a finite number, 0 or more",
+    "Give a number.",
+)
+AT_LEAST_ONE: Rule = (
+    lambda value: is_number(value) and 1 <= value < math.inf,
+    "must be a finite number, 1 or more",
+    "Give such a number.",
+)
 
 
 def optional(rule: Rule) -> Rule:

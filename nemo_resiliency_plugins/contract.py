@@ -182,9 +182,7 @@ def decode_arguments(arguments: list[str]) -> list[str]:
 def overrides_from_env(plugin: str, env: Mapping[str, str]) -> dict[str, Any]:
     prefix = variable(plugin, "")
     return {
-        name[len(prefix) :].lower(): decode_value(text)
-        for name, text in sorted(env.items())
-        if name.startswith(prefix)
+        name[len(prefix) :].lower(): decode_value(text) for name, text in sorted(env.items()) if name.startswith(prefix)
     }
 
 

@@ -1,0 +1,1 @@
+"""Recipes: functions that return (task, executor, plugins), ready for ``run.run``."""

@@ -44,7 +44,9 @@ def check_version(version: str | None) -> str:
         raise UnsupportedError(DISTRIBUTION, None, "is not installed", INSTALL_HINT + ".")
     numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
     if not OLDEST <= numbers < NEWER_THAN_ANY:
-        raise UnsupportedError(DISTRIBUTION, version, "is not among the versions tried, 0.4.1 to 0.7", INSTALL_HINT + ".")
+        raise UnsupportedError(
+            DISTRIBUTION, version, "is not among the versions tried, 0.4.1 to 0.7", INSTALL_HINT + "."
+        )
     return version
 
 

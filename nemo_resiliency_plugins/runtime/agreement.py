@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from nemo_resiliency_plugins.errors import CheckpointError, ResiliencyError
 
-Json = TypeVar("Json", int, str, None, "int | None", "str | None")
+Json = TypeVar("Json", bound="int | None")
 
 
 class Ranks:

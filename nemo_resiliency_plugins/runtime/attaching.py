@@ -15,9 +15,7 @@ from nemo_resiliency_plugins.runtime.identity import Identity
 if TYPE_CHECKING:
     import torch
 
-Functions = tuple[
-    "Callable[[int], object] | None", "Callable[[int], object] | None", "Callable[[], int | None] | None"
-]
+Functions = tuple["Callable[[int], object] | None", "Callable[[int], object] | None", "Callable[[], int | None] | None"]
 
 
 def make_ranks(identity: Identity, process_group: Any) -> Ranks:

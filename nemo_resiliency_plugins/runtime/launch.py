@@ -1,7 +1,8 @@
 """``python -m nemo_resiliency_plugins.runtime.launch [--] [-m] SCRIPT ARGUMENTS``: run a script as a rank.
 
 The script runs as it would under ``python``. Beside it, a watch bounds the time until its session starts,
-what ended the script is recorded by name, and a failed rank leaves in bounded time.
+what ended the script is recorded by name, and a failed rank leaves in bounded time. With ``--exec COMMAND
+ARGUMENTS`` the process becomes any other program.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ EXIT_GRACE_S = 60.0
 
 def main(arguments: list[str]) -> None:
     arguments = decode_arguments(arguments)
+    if arguments[:1] == ["--exec"] and len(arguments) > 1:
+        os.execvp(arguments[1], arguments[1:])
     as_module = arguments[:1] == ["-m"]
     arguments = arguments[1:] if as_module else arguments
     if not arguments:
-        raise SystemExit("usage: python -m nemo_resiliency_plugins.runtime.launch [-m] SCRIPT [ARGUMENTS]")
+        raise SystemExit(__doc__)
     identity = Identity.from_env()
     watch.start(identity, _startup_limit(arguments[0], as_module))
     events = EventLog(identity.directory, identity.attempt, identity.rank)

@@ -58,8 +58,7 @@ class Learner:
 
     def _conclude(self) -> Limits:
         limits = {
-            name: self._policy.limit(limit, self._agreed.get(name, Seen()))
-            for name, limit in self._configured.items()
+            name: self._policy.limit(limit, self._agreed.get(name, Seen())) for name, limit in self._configured.items()
         }
         if self._rank == 0 and self._path is not None:
             timeouts.save(self._path, world_size=self._world_size, seen=self._agreed, limits=limits)

@@ -90,7 +90,9 @@ class Monitor:
         if self._client is None:
             return
         try:
-            self._client.set_timeouts({name: limits[name] for name in self._sections}, limits[OUT_OF_SECTION], heartbeats)
+            self._client.set_timeouts(
+                {name: limits[name] for name in self._sections}, limits[OUT_OF_SECTION], heartbeats
+            )
         except MonitorLost as error:
             self._lost(error)
 

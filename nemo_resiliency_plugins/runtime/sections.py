@@ -1,4 +1,4 @@
-"""The one clock of the runtime: which section a rank is in, with few messages to the monitor however short the steps."""
+"""The one clock of the runtime: which section a rank is in, in few messages however short the steps."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import dataclasses
 import os
 import select
 import signal
-from pathlib import Path
 
 from nemo_resiliency_plugins.contract import rank_record_path
 from nemo_resiliency_plugins.runtime.events import EventLog

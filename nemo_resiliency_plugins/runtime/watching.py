@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import os
 
-from nemo_resiliency_plugins.compat.nvrx import INSTALL_HINT, MONITOR_SOCKET, MonitorLost, check_version, installed_version
+from nemo_resiliency_plugins.compat.nvrx import (
+    INSTALL_HINT,
+    MONITOR_SOCKET,
+    MonitorLost,
+    check_version,
+    installed_version,
+)
 from nemo_resiliency_plugins.config import FaultToleranceConfig
 from nemo_resiliency_plugins.errors import NotWorkingError, UnsupportedError
 from nemo_resiliency_plugins.runtime.events import EventLog

@@ -89,7 +89,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoints", required=True, help="directory of the checkpoints")
     parser.add_argument("--result", type=Path, help="file for the hash of the final weights")
-    for name, value in dict(steps=60, every=5, width=192, layers=4, heads=4, length=64, batch=4).items():
+    numbers = {"steps": 60, "every": 5, "width": 192, "layers": 4, "heads": 4, "length": 64, "batch": 4}
+    for name, value in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     return parser.parse_args()
 

@@ -94,7 +94,9 @@ class DcpCheckpointer:
         return True
 
     def _write(self, step: int) -> None:
-        from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter, save
+        from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+        from torch.distributed.checkpoint.filesystem import FileSystemWriter
+        from torch.distributed.checkpoint.state_dict_saver import save
 
         tensors, host = self.state.gather()
         with _quiet():
@@ -107,13 +109,13 @@ class DcpCheckpointer:
             )
 
     def _load(self, step: int) -> None:
-        from torch.distributed.checkpoint import load
+        from torch.distributed.checkpoint.state_dict_loader import load
 
         from nemo_resiliency_plugins.runtime.checkpoint.safe_load import SafePlanner, SafeReader
 
         tensors, host = self.state.gather()
         entry = HOST.format(rank=self._ranks.rank % self._store.world_size(step))
-        content = {**tensors, entry: host}
+        content: dict[str, Any] = {**tensors, entry: host}
         with _quiet():
             load(
                 content,
@@ -126,7 +128,7 @@ class DcpCheckpointer:
         self.state.scatter(content, host)
 
 
-def _quiet() -> warnings.catch_warnings:  # type: ignore[type-arg]
+def _quiet() -> warnings.catch_warnings:
     """torch 2.13 warns of its own deprecated calls inside save and load."""
     guard = warnings.catch_warnings()
     warnings.simplefilter("ignore")

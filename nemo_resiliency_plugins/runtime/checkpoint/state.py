@@ -59,7 +59,9 @@ class TrainingState:
         """Give the objects what :meth:`gather` took, with the tensors filled by a load."""
         for name, value in self._objects.items():
             prefix = f"{name}."
-            mine = {key[len(prefix) :]: entry for key, entry in tensors.items() if key.startswith(prefix)}
+            mine: dict[str, Any] = {
+                key[len(prefix) :]: entry for key, entry in tensors.items() if key.startswith(prefix)
+            }
             if name in self._model_of:
                 set_optimizer_state_dict(self._model_of[name], value, {**mine, **host[name]}, options=FLAT)
             elif isinstance(value, torch.nn.Module):

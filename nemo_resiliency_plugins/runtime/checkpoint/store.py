@@ -35,7 +35,7 @@ class CheckpointStore:
 
     def newest_whole(self) -> tuple[int | None, list[str]]:
         """The newest committed step whose files are all there, and what is wrong with each newer one."""
-        problems = []
+        problems: list[str] = []
         for step in reversed(self.committed()):
             problem = self._problem(step)
             if problem is None:
@@ -52,8 +52,8 @@ class CheckpointStore:
         path.mkdir(parents=True)
         return f"{path} was left by a save that did not finish: replaced" if leftover else None
 
-    def commit(self, step: int, *, world_size: int) -> None:
-        """Mark ``step`` as existing, move the pointer, and remove what retention no longer keeps."""
+    def commit(self, step: int, *, world_size: int) -> int:
+        """Mark ``step`` as existing, move the pointer, and remove what retention no longer keeps; returns ``step``."""
         path = self.path(step)
         fsync_directory(path)
         fsync_directory(self.root)
@@ -62,6 +62,7 @@ class CheckpointStore:
         write_atomically(path / MARKER, json.dumps(marker) + "\n")
         write_atomically(self.root / POINTER, f"{path.name}\n")
         self._retire()
+        return step
 
     def world_size(self, step: int) -> int:
         return int(json.loads((self.path(step) / MARKER).read_text())["world_size"])

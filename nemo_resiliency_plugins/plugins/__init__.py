@@ -1,0 +1,1 @@
+"""The submit side: plugins for ``run.run(task, executor=..., plugins=[...])``."""

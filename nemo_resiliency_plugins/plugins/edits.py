@@ -1,0 +1,214 @@
+"""What a plugin changes, as values: planned first, checked together, then applied together.
+
+Every field that an edit changes gets one owner, kept in the executor's launcher, because nothing else survives
+``executor.clone()`` (NeMo-Run 0.11). A second claimant with another value is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import nemo_run as run
+from nemo_run.core.execution.base import Executor
+
+from nemo_resiliency_plugins.contract import LAUNCH_MODULE, encode_arguments
+from nemo_resiliency_plugins.errors import ConflictError
+from nemo_resiliency_plugins.plugins.launcher import OwningLauncher
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class Target:
+    """The task and the executor that ``setup`` was handed."""
+
+    task: run.Partial | run.Script
+    executor: Executor
+
+    @property
+    def owners(self) -> dict[str, str]:
+        launcher = self.executor.launcher
+        return launcher.owners if isinstance(launcher, OwningLauncher) else {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Edit:
+    """One change. ``check`` raises a ConflictError, and ``apply`` is called only after every check has passed."""
+
+    owner: str
+
+    def check(self, target: Target) -> None:
+        """Refuse what would overwrite somebody's value."""
+
+    def apply(self, target: Target) -> None:
+        """Make the change; a second time it changes nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class UseLauncher(Edit):
+    """Start the task with ``launcher``, which has taken over what the user set on the previous one."""
+
+    launcher: Any
+
+    def apply(self, target: Target) -> None:
+        target.executor.launcher = dataclasses.replace(self.launcher, owners=dict(target.owners))
+
+    def __str__(self) -> str:
+        changed = {
+            field.name: getattr(self.launcher, field.name)
+            for field in dataclasses.fields(self.launcher)
+            if field.default is not dataclasses.MISSING and getattr(self.launcher, field.name) != field.default
+        }
+        return f"launcher = ft_launcher ({', '.join(f'{name}={value}' for name, value in changed.items())})"
+
+
+@dataclasses.dataclass(frozen=True)
+class SetEnv(Edit):
+    """Set a variable of the job. Where the user has set it, the user's value wins over a default.
+
+    ``firm``: the value was chosen on purpose, so a different one of the user's is a conflict.
+    """
+
+    name: str
+    value: str
+    firm: bool = False
+
+    def check(self, target: Target) -> None:
+        current = self._current(target)
+        holder = target.owners.get(self._key)
+        if current is None or current == self.value or (holder is None and not self.firm):
+            return
+        raise ConflictError(
+            f"env_vars[{self.name!r}]",
+            self.value,
+            f"{self.owner} wants this value, {holder or 'the executor or task'} has set {current!r}",
+            "Give both the same value, or only one of them",
+        )
+
+    def apply(self, target: Target) -> None:
+        current = self._current(target)
+        if current is None:
+            target.executor.env_vars[self.name] = self.value
+            target.owners[self._key] = self.owner
+        elif current != self.value:
+            log.info("%s: %s stays %r, as set by the user", self.owner, self.name, current)
+
+    def __str__(self) -> str:
+        return f"{self.name}={shlex.quote(self.value)}"
+
+    @property
+    def _key(self) -> str:
+        return f"env:{self.name}"
+
+    def _current(self, target: Target) -> str | None:
+        """The value that the job would see: a task's own variables win over the executor's."""
+        of_task: dict[str, str] = getattr(target.task, "env", {}) if isinstance(target.task, run.Script) else {}
+        value: str | None = of_task.get(self.name, target.executor.env_vars.get(self.name))
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class WriteFile(Edit):
+    """Write a small file on this machine; its name holds a hash of its content, so it is never rewritten."""
+
+    path: Path
+    content: str
+
+    def apply(self, target: Target) -> None:
+        if not self.path.exists():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(self.content)
+
+    def __str__(self) -> str:
+        return f"file {self.path}:\n" + "\n".join(f"    {line}" for line in self.content.splitlines())
+
+
+@dataclasses.dataclass(frozen=True)
+class AddArguments(Edit):
+    """Append arguments to the script; ``a.b=c`` arguments that the user gave already stay the user's."""
+
+    arguments: tuple[str, ...]
+
+    def check(self, target: Target) -> None:
+        given = _by_key(self._present(target))
+        for key, value in _by_key(self.arguments).items():
+            if given.get(key, value) != value:
+                rule = f"{self.owner} adds {key}={value}, the script's arguments have {key}={given[key]}"
+                raise ConflictError("task.args", f"{key}={given[key]}", rule, "Remove one of them")
+
+    def apply(self, target: Target) -> None:
+        present = self._present(target)
+        if not _contains(present, self.arguments):
+            keys = _by_key(present)
+            target.task.args.extend(argument for argument in self.arguments if argument.split("=")[0] not in keys)
+
+    def __str__(self) -> str:
+        return f"script arguments += {shlex.join(self.arguments)}"
+
+    @staticmethod
+    def _present(target: Target) -> list[str]:
+        arguments: list[str] = target.task.args
+        return arguments
+
+
+@dataclasses.dataclass(frozen=True)
+class RunThroughStub(Edit):
+    """Start the script through the runtime's launch stub, with its arguments byte for byte."""
+
+    PYTHON: ClassVar[str] = "python"
+
+    def apply(self, target: Target) -> None:
+        task = target.task
+        if task.path == LAUNCH_MODULE:
+            return
+        script = (["-m", task.path] if task.m else [task.path]) + list(task.args)
+        if task.entrypoint != self.PYTHON:
+            # NeMo-Run 0.11 drops any other entrypoint when it starts a script through a launcher.
+            script = ["--exec", *shlex.split(task.entrypoint), *script]
+        task.path, task.m, task.entrypoint = LAUNCH_MODULE, True, self.PYTHON
+        task.args = encode_arguments(script)
+
+    def __str__(self) -> str:
+        return f"script is started through python -m {LAUNCH_MODULE}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Note(Edit):
+    """Something that the user should know; ``warn`` says it aloud when applied."""
+
+    text: str
+    warn: bool = False
+
+    def apply(self, target: Target) -> None:
+        log.log(logging.WARNING if self.warn else logging.DEBUG, "%s: %s", self.owner, self.text)
+
+    def __str__(self) -> str:
+        return f"note: {self.text}"
+
+
+def apply(edits: Iterable[Edit], task: run.Partial | run.Script, executor: Executor) -> None:
+    """Apply all edits or, if one is refused, none.
+
+    Raises:
+        ConflictError: an edit would overwrite a value that somebody else set.
+    """
+    target = Target(task, executor)
+    edits = list(edits)
+    for edit in edits:
+        edit.check(target)
+    for edit in edits:
+        edit.apply(target)
+
+
+def _by_key(arguments: Iterable[str]) -> dict[str, str]:
+    """The ``key=value`` arguments, by key."""
+    return dict(argument.split("=", 1) for argument in arguments if "=" in argument and not argument.startswith("-"))
+
+
+def _contains(arguments: list[str], part: tuple[str, ...]) -> bool:
+    return any(tuple(arguments[start : start + len(part)]) == part for start in range(len(arguments) - len(part) + 1))

@@ -1,0 +1,254 @@
+"""FaultTolerancePlugin: hang detection and restarts by ``ft_launcher``."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nemo_run as run
+import yaml
+from nemo_run.config import get_nemorun_home
+from nemo_run.core.execution.base import Executor
+
+from nemo_resiliency_plugins.compat import nvrx
+from nemo_resiliency_plugins.config import (
+    A_COUNT,
+    A_SWITCH,
+    POSITIVE,
+    FaultToleranceConfig,
+    Rule,
+    changed_fields,
+    field_names,
+    one_of,
+    optional,
+    validate,
+)
+from nemo_resiliency_plugins.contract import (
+    CHECKPOINTING,
+    ENV_DIR,
+    ENV_STRICT,
+    SETUP,
+    STEP,
+    encode_value,
+    variable,
+)
+from nemo_resiliency_plugins.errors import ConfigError, UnsupportedError
+from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
+from nemo_resiliency_plugins.plugins.edits import (
+    AddArguments,
+    Edit,
+    Note,
+    RunThroughStub,
+    SetEnv,
+    UseLauncher,
+    WriteFile,
+)
+from nemo_resiliency_plugins.plugins.launcher import OwningLauncher, take_over
+from nemo_resiliency_plugins.plugins.script_args import (
+    MEGATRON_BRIDGE,
+    FaultTolerancePluginScriptArgs,
+    hydra_overrides,
+    require_module_level,
+)
+
+NAME = "FaultTolerancePlugin"
+CHECKPOINTING_TIMEOUT_S = 420.0
+"""Saving gets at least what the feature document's own command line gives it."""
+
+Limit = float | None
+A_LIMIT_OR_INF: Rule = (
+    lambda value: value is None or POSITIVE[0](value) or value == math.inf,
+    "must be a number above 0, inf for no limit, or None to follow rank_heartbeat_timeout",
+    "Give such a value.",
+)
+
+
+@dataclasses.dataclass(kw_only=True)
+class FaultTolerancePlugin(ResiliencyPlugin):
+    """Start the task with ``ft_launcher``: ranks that hang or die are noticed and started again.
+
+    The first six parameters and their defaults are those of Megatron-Bridge's plugin. All times are seconds.
+
+    Attributes:
+        enable_ft_package: the script's session reports what it does, so that hangs are seen.
+        calc_ft_timeouts: learn tighter timeouts; they are kept beside the checkpoints for later runs.
+        num_in_job_restarts: restarts of all ranks by the launcher.
+        num_job_retries_on_failure: starts of the whole job after that; LocalExecutor has none.
+        initial_rank_heartbeat_timeout: limit of ``setup``, of warm-up steps, and of the time until the session.
+        rank_heartbeat_timeout: limit of ``step``, and of the time out of sections.
+        rank_section_timeouts: limits by section that differ from those; further names are allowed, None: no limit.
+        rank_out_of_section_timeout: None follows ``rank_heartbeat_timeout``, inf is no limit.
+        workload_check_interval: how often a rank's monitor looks whether a limit has passed.
+        monitor_interval: how often the launcher looks whether a rank has ended.
+        workers_stop_timeout: how long a restart waits for ranks to honour SIGTERM before SIGKILL.
+        term_timeout: how long ranks have after a signal to the launcher before SIGKILL.
+        overrides: ``"megatron_bridge"`` adds hydra-style overrides to the script's arguments.
+        script_args_converter_fn: makes script arguments from a :class:`FaultTolerancePluginScriptArgs`.
+        strict: what cannot work is an error instead of a warning, here and in the job.
+
+    The other parameters are fields of :class:`FaultToleranceConfig`, sent to the job.
+
+    Raises:
+        ConfigError: at construction, for a value that breaks its rule.
+    """
+
+    enable_ft_package: bool = True
+    calc_ft_timeouts: bool = True
+    num_in_job_restarts: int = 3
+    num_job_retries_on_failure: int = 2
+    initial_rank_heartbeat_timeout: float | None = 1800
+    rank_heartbeat_timeout: float | None = 300
+    rank_section_timeouts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    rank_out_of_section_timeout: float | None = None
+    workload_check_interval: float = 0.5
+    monitor_interval: float = 0.1
+    workers_stop_timeout: float = 3.0
+    term_timeout: float = 60.0
+    simulate_fault: bool = False
+    simulated_fault_type: str = "random"
+    simulated_fault_rank: int | None = None
+    simulated_fault_base_delay: float = 0
+    fault_script: str = ""
+    warmup_steps: int = 5
+    section_span_s: float = 1.0
+    timeout_safety_factor: float = 5.0
+    timeout_floor_s: float = 30.0
+    overrides: str | None = None
+    script_args_converter_fn: Callable[[FaultTolerancePluginScriptArgs], list[str]] | None = None
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        validate(NAME, self, RULES)
+        for name, limit in self.rank_section_timeouts.items():
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
+                raise ConfigError(f"{NAME}.rank_section_timeouts", name, "section names are identifiers", "Rename it.")
+            if limit is not None and not POSITIVE[0](limit):
+                rule = f"the limit of {name!r} must be a finite number above 0, or None for no limit"
+                raise ConfigError(f"{NAME}.rank_section_timeouts", limit, rule, "Give a positive number.")
+        require_module_level(f"{NAME}.script_args_converter_fn", self.script_args_converter_fn)
+        self._config()
+
+    def plan(self, task: run.Partial | run.Script, executor: Executor) -> tuple[Edit, ...]:
+        _require_local(executor)
+        nvrx.check_version(nvrx.installed_version())
+        return (
+            UseLauncher(NAME, take_over(executor.launcher, self._launcher())),
+            *self._variables(executor),
+            *self._script_edits(task),
+            *self._notes(),
+        )
+
+    def section_timeouts(self) -> dict[str, Limit]:
+        """The limit of each section in seconds; None: no limit."""
+        usual = self.rank_heartbeat_timeout
+        defaults: dict[str, Limit] = {
+            SETUP: self.initial_rank_heartbeat_timeout,
+            STEP: usual,
+            CHECKPOINTING: None if usual is None else max(CHECKPOINTING_TIMEOUT_S, usual),
+        }
+        limits = {**defaults, **self.rank_section_timeouts}
+        return limits if self.enable_ft_package else dict.fromkeys(limits)
+
+    def out_of_section_timeout(self) -> Limit:
+        """The limit of the time in which no section is open."""
+        given = self.rank_out_of_section_timeout
+        limit = self.rank_heartbeat_timeout if given is None else given
+        return None if limit in (None, math.inf) or not self.enable_ft_package else limit
+
+    def _launcher(self) -> OwningLauncher:
+        return OwningLauncher(max_restarts=self.num_in_job_restarts)
+
+    def _config(self) -> FaultToleranceConfig:
+        shared = {name: getattr(self, name) for name in field_names(FaultToleranceConfig) if hasattr(self, name)}
+        return FaultToleranceConfig(**shared, startup_timeout_s=self.section_timeouts()[SETUP])
+
+    def _variables(self, executor: Executor) -> Iterator[Edit]:
+        settings = self._monitor_file()
+        yield settings
+        yield SetEnv(NAME, "PET_FT_CFG_PATH", str(settings.path))
+        times = {name: getattr(self, name) for name in ("monitor_interval", "workers_stop_timeout", "term_timeout")}
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for name, value in nvrx.launcher_variables(**times).items():
+            field = name.removeprefix("PET_").lower()
+            yield SetEnv(NAME, name, value, firm=field in times and times[field] != defaults[field])
+        yield SetEnv(NAME, ENV_DIR, str((Path(executor.job_dir) / "nrp").absolute()))
+        for field, value in changed_fields(self._config()).items():
+            yield SetEnv(NAME, variable(FaultToleranceConfig.PLUGIN, field), encode_value(value))
+        if self.strict:
+            yield SetEnv(NAME, ENV_STRICT, "true")
+        path = os.pathsep.join(filter(None, (executor.env_vars.get("PATH"), os.environ.get("PATH"))))
+        if shutil.which("ft_launcher", path=path) is None:
+            yield SetEnv(NAME, "PATH", str(Path(sys.executable).parent))
+
+    def _monitor_file(self) -> WriteFile:
+        settings = nvrx.monitor_settings(
+            section_timeouts=self.section_timeouts(),
+            out_of_section_timeout=self.out_of_section_timeout(),
+            workload_check_interval=self.workload_check_interval,
+        )
+        text = yaml.safe_dump(settings, sort_keys=False)
+        name = f"ft-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
+        return WriteFile(NAME, Path(get_nemorun_home()) / "nrp" / name, text)
+
+    def _script_edits(self, task: run.Partial | run.Script) -> Iterator[Edit]:
+        arguments = self._script_arguments()
+        if arguments and not (isinstance(task, run.Script) and task.path):
+            rule = "overrides and script_args_converter_fn need a run.Script with a path"
+            raise UnsupportedError(
+                "task", type(task).__name__, rule, "Leave both unset: the session is told by variables."
+            )
+        if arguments:
+            yield AddArguments(NAME, tuple(arguments))
+        if isinstance(task, run.Script) and task.path:
+            yield RunThroughStub(NAME)
+        else:
+            yield Note(NAME, "only a run.Script with a path is watched before its session starts")
+
+    def _script_arguments(self) -> list[str]:
+        args = FaultTolerancePluginScriptArgs(self.enable_ft_package, self.calc_ft_timeouts)
+        if self.script_args_converter_fn is not None:
+            return list(self.script_args_converter_fn(args))
+        return hydra_overrides("ft", args) if self.overrides == MEGATRON_BRIDGE else []
+
+    def _notes(self) -> Iterator[Edit]:
+        asked = self.num_job_retries_on_failure != type(self).num_job_retries_on_failure
+        text = "num_job_retries_on_failure has no effect: LocalExecutor has no batch system that starts a job again"
+        if asked and self.strict:
+            raise UnsupportedError(
+                f"{NAME}.num_job_retries_on_failure", self.num_job_retries_on_failure, text, "Drop it."
+            )
+        yield Note(NAME, text, warn=asked)
+
+
+RULES: dict[str, Rule] = {
+    **{name: rule for name, rule in FaultToleranceConfig.RULES.items() if name != "startup_timeout_s"},
+    "num_in_job_restarts": A_COUNT,
+    "num_job_retries_on_failure": A_COUNT,
+    "initial_rank_heartbeat_timeout": optional(POSITIVE),
+    "rank_heartbeat_timeout": optional(POSITIVE),
+    "rank_out_of_section_timeout": A_LIMIT_OR_INF,
+    "rank_section_timeouts": (lambda value: isinstance(value, dict), "must be a dict", "Give limits by section name."),
+    "workload_check_interval": POSITIVE,
+    "monitor_interval": POSITIVE,
+    "workers_stop_timeout": POSITIVE,
+    "term_timeout": POSITIVE,
+    "overrides": one_of(None, MEGATRON_BRIDGE),
+    "strict": A_SWITCH,
+}
+
+
+def _require_local(executor: Executor) -> None:
+    if not isinstance(executor, run.LocalExecutor):
+        rule = "is not supported by this version, which runs on run.LocalExecutor"
+        remedy = "On other systems start ft_launcher yourself and open a session in the script, as the README shows."
+        raise UnsupportedError("executor", type(executor).__name__, rule, remedy)
+    if executor.nodes != 1:
+        raise UnsupportedError("executor.nodes", executor.nodes, "LocalExecutor is one machine", "Set nodes=1.")

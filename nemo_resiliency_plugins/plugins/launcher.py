@@ -1,0 +1,71 @@
+"""The launcher that LocalExecutor gets: NeMo-Run's own for ft_launcher, which also remembers who set what."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from nemo_run.core.execution.launcher import LAUNCHER_MAP, FaultTolerance, Launcher, Torchrun
+
+from nemo_resiliency_plugins.errors import ConflictError
+
+REMEDY = "Leave the executor's launcher unset, or set it to 'torchrun' or 'ft'."
+
+
+@dataclasses.dataclass(kw_only=True)
+class OwningLauncher(FaultTolerance):
+    """``owners`` maps what plugins changed to the plugin that did."""
+
+    owners: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def get_nsys_prefix(self, profile_dir: str) -> list[str] | None:
+        """A profiler that was switched on after the plugins were applied is refused here.
+
+        Raises:
+            ConflictError: nsys would profile the launcher, not the ranks.
+        """
+        if self.nsys_profile:
+            raise _nsys_conflict()
+        return None
+
+
+def take_over(present: Launcher | str | None, wanted: OwningLauncher) -> OwningLauncher:
+    """``wanted``, with what the user has set on the ``present`` launcher.
+
+    Raises:
+        ConflictError: the present launcher cannot be replaced, or sets a field to another value.
+    """
+    named: Any = LAUNCHER_MAP[present]() if present in ("torchrun", "ft") else present
+    if named is None:
+        return wanted
+    if type(named) not in (Launcher, Torchrun, FaultTolerance, OwningLauncher):
+        raise ConflictError("executor.launcher", named, "cannot be replaced by ft_launcher", REMEDY)
+    if named.nsys_profile:
+        raise _nsys_conflict()
+    return dataclasses.replace(wanted, **_chosen(named, wanted))
+
+
+def _nsys_conflict() -> ConflictError:
+    rule = "fault tolerance cannot be profiled by nsys: it would wrap the launcher, not the ranks"
+    return ConflictError("launcher.nsys_profile", True, rule, "Profile without the plugin")
+
+
+def _chosen(present: Launcher, wanted: OwningLauncher) -> dict[str, Any]:
+    """The fields that were set on ``present`` and that ``wanted`` leaves open or sets alike."""
+    chosen = {}
+    for field in dataclasses.fields(present):
+        value, default = getattr(present, field.name), _default(field)
+        if value == default or field.name == "owners":
+            continue
+        want = getattr(wanted, field.name, default)
+        if want not in (default, value):
+            rule = f"the plugin wants {want!r}, the executor's launcher has this value"
+            raise ConflictError(f"launcher.{field.name}", value, rule, "Set it in one place only")
+        chosen[field.name] = value
+    return chosen
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default

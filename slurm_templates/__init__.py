@@ -1,0 +1,1 @@
+"""Scripts for Slurm; the first ones come with the node launcher."""
