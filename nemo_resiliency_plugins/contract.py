@@ -34,7 +34,7 @@ OUT_OF_SECTION = "out_of_section"
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes with a meaning of their own; see the policy table in the README."""
+    """Exit codes with a meaning of their own."""
 
     OK = 0
     FAILED = 1

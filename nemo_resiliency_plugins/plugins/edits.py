@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import nemo_run as run
 from nemo_run.core.execution.base import Executor
 
-from nemo_resiliency_plugins.contract import LAUNCH_MODULE, encode_arguments
+from nemo_resiliency_plugins.contract import LAUNCH_MODULE, decode_arguments, encode_arguments
 from nemo_resiliency_plugins.errors import ConflictError
 from nemo_resiliency_plugins.plugins.launcher import OwningLauncher
 
@@ -152,8 +152,9 @@ class AddArguments(Edit):
 
     @staticmethod
     def _present(target: Target) -> list[str]:
-        arguments: list[str] = target.task.args
-        return arguments
+        """The script's own arguments, also when it is started through the stub already."""
+        task = target.task
+        return decode_arguments(task.args) if task.path == LAUNCH_MODULE else list(task.args)
 
 
 @dataclasses.dataclass(frozen=True)

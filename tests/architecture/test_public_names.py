@@ -1,0 +1,82 @@
+"""The names that users may rely on."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from typer.testing import CliRunner
+
+import nemo_resiliency_plugins
+from nemo_resiliency_plugins import FaultToleranceConfig, FaultTolerancePlugin, runtime
+from nemo_resiliency_plugins.cli.main import app
+
+PUBLIC = [
+    "CheckpointError",
+    "ConfigError",
+    "ConflictError",
+    "FaultScript",
+    "FaultToleranceConfig",
+    "FaultTolerancePlugin",
+    "NotWorkingError",
+    "ResiliencyError",
+    "UnsupportedError",
+]
+SESSION = {
+    "attach",
+    "finish",
+    "observe",
+    "pause",
+    "save",
+    "section",
+    "settle",
+    "should_stop",
+    "steps",
+    "stop_reason",
+}
+FEATURE_DOCUMENT = {
+    FaultTolerancePlugin: {
+        "enable_ft_package": True,
+        "calc_ft_timeouts": True,
+        "num_in_job_restarts": 3,
+        "num_job_retries_on_failure": 2,
+        "initial_rank_heartbeat_timeout": 1800,
+        "rank_heartbeat_timeout": 300,
+    },
+    FaultToleranceConfig: {
+        "enable_ft_package": False,
+        "calc_ft_timeouts": False,
+        "simulate_fault": False,
+        "simulated_fault_type": "random",
+        "simulated_fault_rank": None,
+        "simulated_fault_base_delay": 0,
+    },
+}
+
+
+def test_the_package_exports_what_it_says() -> None:
+    assert nemo_resiliency_plugins.__all__ == PUBLIC == dir(nemo_resiliency_plugins)
+    assert all(getattr(nemo_resiliency_plugins, name).__name__ == name for name in PUBLIC)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'PreemptionPlugins'"):
+        nemo_resiliency_plugins.PreemptionPlugins  # noqa: B018
+
+
+def test_the_session_offers_what_it_says() -> None:
+    session = runtime.session()
+    assert {name for name in dir(session) if not name.startswith("_")} == SESSION
+
+
+@pytest.mark.parametrize("kind", FEATURE_DOCUMENT, ids=lambda kind: kind.__name__)
+def test_defaults_are_those_of_the_feature_document(kind: type) -> None:
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    expected = FEATURE_DOCUMENT[kind]
+    assert {name: defaults[name] for name in expected} == expected
+
+
+def test_the_verbs_of_the_command_line() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).output
+    assert [verb for verb in ("demo",) if verb in shown] == ["demo"]
+    assert [command.callback.__name__ for command in app.registered_commands if command.callback] == ["demo"]
