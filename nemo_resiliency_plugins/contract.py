@@ -23,6 +23,8 @@ ENV_ROUND = "NRP_ROUND"
 ENV_CONFIG = "NRP_CONFIG"
 ENV_STRICT = "NRP_STRICT"
 ENV_LOG_LEVEL = "NRP_LOG_LEVEL"
+ENV_NODE_RUN = "NRP_NODE_RUN"
+"""Marks every process that a node script has started, whatever became of its parents."""
 
 LAUNCH_MODULE = "nemo_resiliency_plugins.runtime.launch"
 ENCODED_ARGUMENTS = "--percent-encoded"
@@ -48,6 +50,11 @@ class Reason(str, enum.Enum):
     """Why all ranks ended together."""
 
     FINISHED = "finished"
+    PREEMPTED = "preempted"
+    PREEMPTED_UNSAVED = "preempted_unsaved"
+    STRAGGLER = "straggler"
+    RERUN_ELSEWHERE = "rerun_elsewhere"
+    VALIDATION_FAILED = "validation_failed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +108,26 @@ def verdict_path(directory: Path, attempt: Attempt) -> Path:
     return directory / f"verdict-{attempt.name}.json"
 
 
+def started_path(directory: Path, attempt: Attempt) -> Path:
+    """Exists when a session has started in this attempt."""
+    return directory / f"started-{attempt.name}"
+
+
+def unstartable_path(directory: Path, attempt: Attempt) -> Path:
+    """Exists when something was missing that a retry cannot bring; holds what."""
+    return directory / f"unstartable-{attempt.name}"
+
+
+def endpoint_path(directory: Path, attempt: Attempt) -> Path:
+    """Holds ``host:port`` of this attempt's rendezvous, published by the head node."""
+    return directory / f"endpoint-{attempt.name}"
+
+
+def progress_path(directory: Path, attempt: Attempt) -> Path:
+    """Holds the step of the newest committed checkpoint of this job."""
+    return directory / f"progress-{attempt.job_id}"
+
+
 def events_path(directory: Path, attempt: Attempt, rank: int) -> Path:
     """One file per attempt and rank: a single writer needs no lock on any file system."""
     return directory / "events" / f"{attempt.name}-rank{rank:05d}.jsonl"
@@ -147,7 +174,7 @@ def variable(plugin: str, field: str) -> str:
 
 def encode_value(value: Any) -> str:
     """JSON, except that a plain string is written without quotes: ``NRP_X__Y=rank_hung`` reads well."""
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) and decode_value(value) == value else json.dumps(value)
 
 
 def decode_value(text: str) -> Any:

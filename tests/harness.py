@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -122,6 +122,17 @@ class Job:
         lines = path.read_text().splitlines() if path.exists() else []
         return [StepLine(float(at), int(step), int(cycle)) for at, step, cycle in map(str.split, lines)]
 
+    def said(self, rank: int = 0) -> list[tuple[int, str]]:
+        """Cycle and text of what the script has noted down."""
+        path = self.root / f"said-{rank}.txt"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(int(cycle), text) for cycle, text in (line.split(" ", 1) for line in lines)]
+
+    def limits(self, kind: str, cycle: int = 0) -> list[dict[str, float | None]]:
+        """The limits that rank 0 reported under ``kind``, in order."""
+        found = self.events("timeouts", rank=0)
+        return [event["limits_s"] for event in found if event["kind"] == kind and event["cycle"] == cycle]
+
     def cycles(self, rank: int = 0) -> list[int]:
         """The cycles in which this rank ran steps, in order."""
         return sorted({line.cycle for line in self.steps(rank)})
@@ -161,7 +172,7 @@ def start(
     *arguments: str,
     ranks: int = 1,
     restarts: int = 0,
-    timeouts: Timeouts = Timeouts(),  # noqa: B008  (frozen)
+    timeouts: Timeouts = Timeouts(),
     env: Mapping[str, str] = ENABLED,
     launcher: Callable[[int, int], list[str]] = ft_launcher,
     wrapped: bool = True,
@@ -200,7 +211,7 @@ def ended_afterwards(*jobs: Job) -> Iterator[None]:
             job.end()
 
 
-def run(root: Path, script: str, *arguments: str, deadline_s: float = 120.0, **options: Any) -> Job:
+def run(root: Path, script: str, arguments: Sequence[str] = (), *, deadline_s: float = 120.0, **options: Any) -> Job:
     """:func:`start`, and wait for success."""
     job = start(root, script, *arguments, **options)
     with ended_afterwards(job):

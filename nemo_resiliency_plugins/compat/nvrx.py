@@ -67,6 +67,31 @@ def launcher_variables(*, monitor_interval: float, workers_stop_timeout: float, 
     }
 
 
+def rendezvous_options(endpoint: str, *, attempt: str, is_head: bool, start_skew_s: float) -> list[str]:
+    """Options by which the launchers of one attempt meet.
+
+    Args:
+        endpoint: ``host:port``; the launcher on the head node listens there.
+        attempt: names the meeting, so that no key of an earlier attempt is read.
+        start_skew_s: seconds that nodes may start apart: both of torch's windows, in one option, because the
+            option does not add up when given twice.
+    """
+    skew = int(start_skew_s)
+    conf = f"is_host={int(is_head)},join_timeout={skew},read_timeout={max(60, skew)}"
+    return [
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={endpoint}",
+        f"--rdzv-id={attempt}",
+        f"--rdzv-conf={conf}",
+    ]
+
+
+def launcher_options(*, max_restarts: int, settings_path: str) -> list[str]:
+    """Options that ft_launcher of every version takes."""
+    # 0.4.1 turns its NIC monitor on whatever the file says; drop with 0.4.1.
+    return [f"--max-restarts={max_restarts}", f"--ft-cfg-path={settings_path}", "--ft-enable-nic-monitor=false"]
+
+
 def monitor_settings(
     *,
     section_timeouts: Mapping[str, float | None],

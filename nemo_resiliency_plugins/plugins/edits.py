@@ -18,7 +18,6 @@ from nemo_run.core.execution.base import Executor
 
 from nemo_resiliency_plugins.contract import LAUNCH_MODULE, decode_arguments, encode_arguments
 from nemo_resiliency_plugins.errors import ConflictError
-from nemo_resiliency_plugins.plugins.launcher import OwningLauncher
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +31,8 @@ class Target:
 
     @property
     def owners(self) -> dict[str, str]:
-        launcher = self.executor.launcher
-        return launcher.owners if isinstance(launcher, OwningLauncher) else {}
+        owners: dict[str, str] = getattr(self.executor.launcher, "owners", {})
+        return owners
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +54,13 @@ class UseLauncher(Edit):
 
     launcher: Any
 
+    KEPT: ClassVar[tuple[str, ...]] = ("owners", "tasks")
+    """What earlier edits have written into the launcher."""
+
     def apply(self, target: Target) -> None:
-        target.executor.launcher = dataclasses.replace(self.launcher, owners=dict(target.owners))
+        present = target.executor.launcher
+        kept = {name: getattr(present, name) for name in self.KEPT if hasattr(present, name)}
+        target.executor.launcher = dataclasses.replace(self.launcher, **kept)
 
     def __str__(self) -> str:
         changed = {
@@ -64,7 +68,8 @@ class UseLauncher(Edit):
             for field in dataclasses.fields(self.launcher)
             if field.default is not dataclasses.MISSING and getattr(self.launcher, field.name) != field.default
         }
-        return f"launcher = ft_launcher ({', '.join(f'{name}={value}' for name, value in changed.items())})"
+        fields = ", ".join(f"{name}={value}" for name, value in changed.items())
+        return f"launcher = {type(self.launcher).__name__} ({fields})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +115,58 @@ class SetEnv(Edit):
         of_task: dict[str, str] = getattr(target.task, "env", {}) if isinstance(target.task, run.Script) else {}
         value: str | None = of_task.get(self.name, target.executor.env_vars.get(self.name))
         return value
+
+
+@dataclasses.dataclass(frozen=True)
+class SetField(Edit):
+    """Set a field of the executor whose former value the plugin has taken over."""
+
+    name: str
+    value: Any
+
+    def apply(self, target: Target) -> None:
+        setattr(target.executor, self.name, self.value)
+        target.owners[f"executor.{self.name}"] = self.owner
+
+    def __str__(self) -> str:
+        return f"executor.{self.name} = {self.value!r}"
+
+
+@dataclasses.dataclass(frozen=True)
+class AddSetupLines(Edit):
+    """Append lines to the batch script's set-up, after the user's own."""
+
+    lines: str
+
+    def check(self, target: Target) -> None:
+        holder = target.owners.get("setup_lines")
+        if holder is not None and self.lines not in (target.executor.setup_lines or ""):
+            rule = f"{holder} has added lines already, and {self.owner} wants others"
+            raise ConflictError("executor.setup_lines", "...", rule, "Use one plugin of a kind, with one set of values")
+
+    def apply(self, target: Target) -> None:
+        present = target.executor.setup_lines or ""
+        if self.lines not in present:
+            target.executor.setup_lines = f"{present}\n{self.lines}" if present else self.lines
+            target.owners["setup_lines"] = self.owner
+
+    def __str__(self) -> str:
+        return "executor.setup_lines +=\n" + "\n".join(f"    {line}" for line in self.lines.splitlines())
+
+
+@dataclasses.dataclass(frozen=True)
+class RegisterTask(Edit):
+    """Tell the launcher of a task group about one of its tasks."""
+
+    key: str
+
+    def apply(self, target: Target) -> None:
+        tasks: list[str] = target.executor.launcher.tasks
+        if self.key not in tasks:
+            tasks.append(self.key)
+
+    def __str__(self) -> str:
+        return f"task of a group: {self.key}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
-import os
 import re
-import shutil
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import nemo_run as run
-import yaml
-from nemo_run.config import get_nemorun_home
 from nemo_run.core.execution.base import Executor
 
 from nemo_resiliency_plugins.compat import nvrx
@@ -25,33 +18,17 @@ from nemo_resiliency_plugins.config import (
     POSITIVE,
     FaultToleranceConfig,
     Rule,
-    changed_fields,
     field_names,
+    is_count,
     one_of,
     optional,
     validate,
 )
-from nemo_resiliency_plugins.contract import (
-    CHECKPOINTING,
-    ENV_DIR,
-    ENV_STRICT,
-    SETUP,
-    STEP,
-    encode_value,
-    variable,
-)
+from nemo_resiliency_plugins.contract import CHECKPOINTING, SETUP, STEP
 from nemo_resiliency_plugins.errors import ConfigError, UnsupportedError
+from nemo_resiliency_plugins.plugins import on_local, on_slurm
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
-from nemo_resiliency_plugins.plugins.edits import (
-    AddArguments,
-    Edit,
-    Note,
-    RunThroughStub,
-    SetEnv,
-    UseLauncher,
-    WriteFile,
-)
-from nemo_resiliency_plugins.plugins.launcher import OwningLauncher, take_over
+from nemo_resiliency_plugins.plugins.edits import AddArguments, Edit
 from nemo_resiliency_plugins.plugins.script_args import (
     MEGATRON_BRIDGE,
     FaultTolerancePluginScriptArgs,
@@ -92,6 +69,9 @@ class FaultTolerancePlugin(ResiliencyPlugin):
         term_timeout: how long ranks have after a signal to the launcher before SIGKILL.
         overrides: ``"megatron_bridge"`` adds hydra-style overrides to the script's arguments.
         script_args_converter_fn: makes script arguments from a :class:`FaultTolerancePluginScriptArgs`.
+        max_job_attempts: counted failures after which a job ends that makes progress and never finishes (Slurm).
+        start_skew_s: how far apart the nodes of an attempt may start (Slurm).
+        trains: which task of a task group trains; the others start without the launcher (Slurm).
         strict: what cannot work is an error instead of a warning, here and in the job.
 
     The other parameters are fields of :class:`FaultToleranceConfig`, sent to the job.
@@ -124,6 +104,9 @@ class FaultTolerancePlugin(ResiliencyPlugin):
     overrides: str | None = None
     script_args_converter_fn: Callable[[FaultTolerancePluginScriptArgs], list[str]] | None = None
     strict: bool = False
+    max_job_attempts: int = 20
+    start_skew_s: float = 600.0
+    trains: int = 0
 
     def __post_init__(self) -> None:
         validate(NAME, self, RULES)
@@ -134,17 +117,16 @@ class FaultTolerancePlugin(ResiliencyPlugin):
                 rule = f"the limit of {name!r} must be a finite number above 0, or None for no limit"
                 raise ConfigError(f"{NAME}.rank_section_timeouts", limit, rule, "Give a positive number.")
         require_module_level(f"{NAME}.script_args_converter_fn", self.script_args_converter_fn)
-        self._config()
+        self.job_config()
 
     def plan(self, task: run.Partial | run.Script, executor: Executor) -> tuple[Edit, ...]:
-        _require_local(executor)
-        nvrx.check_version(nvrx.installed_version())
-        return (
-            UseLauncher(NAME, take_over(executor.launcher, self._launcher())),
-            *self._variables(executor),
-            *self._script_edits(task),
-            *self._notes(),
-        )
+        if isinstance(executor, run.SlurmExecutor):
+            return (*self._argument_edits(task), *on_slurm.plan(self, task, executor))
+        if isinstance(executor, run.LocalExecutor):
+            return (*self._argument_edits(task), *on_local.plan(self, task, executor))
+        rule = "is not supported; run.SlurmExecutor and run.LocalExecutor are"
+        remedy = "On other systems start ft_launcher yourself and open a session in the script, as the README shows."
+        raise UnsupportedError("executor", type(executor).__name__, rule, remedy)
 
     def section_timeouts(self) -> dict[str, Limit]:
         """The limit of each section in seconds; None: no limit."""
@@ -163,69 +145,33 @@ class FaultTolerancePlugin(ResiliencyPlugin):
         limit = self.rank_heartbeat_timeout if given is None else given
         return None if limit in (None, math.inf) or not self.enable_ft_package else limit
 
-    def _launcher(self) -> OwningLauncher:
-        return OwningLauncher(max_restarts=self.num_in_job_restarts)
-
-    def _config(self) -> FaultToleranceConfig:
+    def job_config(self) -> FaultToleranceConfig:
+        """What the session in the job is told."""
         shared = {name: getattr(self, name) for name in field_names(FaultToleranceConfig) if hasattr(self, name)}
         return FaultToleranceConfig(**shared, startup_timeout_s=self.section_timeouts()[SETUP])
 
-    def _variables(self, executor: Executor) -> Iterator[Edit]:
-        settings = self._monitor_file()
-        yield settings
-        yield SetEnv(NAME, "PET_FT_CFG_PATH", str(settings.path))
-        times = {name: getattr(self, name) for name in ("monitor_interval", "workers_stop_timeout", "term_timeout")}
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        for name, value in nvrx.launcher_variables(**times).items():
-            field = name.removeprefix("PET_").lower()
-            yield SetEnv(NAME, name, value, firm=field in times and times[field] != defaults[field])
-        yield SetEnv(NAME, ENV_DIR, str((Path(executor.job_dir) / "nrp").absolute()))
-        for field, value in changed_fields(self._config()).items():
-            yield SetEnv(NAME, variable(FaultToleranceConfig.PLUGIN, field), encode_value(value))
-        if self.strict:
-            yield SetEnv(NAME, ENV_STRICT, "true")
-        path = os.pathsep.join(filter(None, (executor.env_vars.get("PATH"), os.environ.get("PATH"))))
-        if shutil.which("ft_launcher", path=path) is None:
-            yield SetEnv(NAME, "PATH", str(Path(sys.executable).parent))
-
-    def _monitor_file(self) -> WriteFile:
-        settings = nvrx.monitor_settings(
+    def monitor_settings(self) -> dict[str, Any]:
+        """The content of the file that tells the rank monitors their limits."""
+        return nvrx.monitor_settings(
             section_timeouts=self.section_timeouts(),
             out_of_section_timeout=self.out_of_section_timeout(),
             workload_check_interval=self.workload_check_interval,
         )
-        text = yaml.safe_dump(settings, sort_keys=False)
-        name = f"ft-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
-        return WriteFile(NAME, Path(get_nemorun_home()) / "nrp" / name, text)
 
-    def _script_edits(self, task: run.Partial | run.Script) -> Iterator[Edit]:
+    def _argument_edits(self, task: run.Partial | run.Script) -> Iterator[Edit]:
         arguments = self._script_arguments()
         if arguments and not (isinstance(task, run.Script) and task.path):
             rule = "overrides and script_args_converter_fn need a run.Script with a path"
-            raise UnsupportedError(
-                "task", type(task).__name__, rule, "Leave both unset: the session is told by variables."
-            )
+            remedy = "Leave both unset: the session is told without them."
+            raise UnsupportedError("task", type(task).__name__, rule, remedy)
         if arguments:
             yield AddArguments(NAME, tuple(arguments))
-        if isinstance(task, run.Script) and task.path:
-            yield RunThroughStub(NAME)
-        else:
-            yield Note(NAME, "only a run.Script with a path is watched before its session starts")
 
     def _script_arguments(self) -> list[str]:
         args = FaultTolerancePluginScriptArgs(self.enable_ft_package, self.calc_ft_timeouts)
         if self.script_args_converter_fn is not None:
             return list(self.script_args_converter_fn(args))
         return hydra_overrides("ft", args) if self.overrides == MEGATRON_BRIDGE else []
-
-    def _notes(self) -> Iterator[Edit]:
-        asked = self.num_job_retries_on_failure != type(self).num_job_retries_on_failure
-        text = "num_job_retries_on_failure has no effect: LocalExecutor has no batch system that starts a job again"
-        if asked and self.strict:
-            raise UnsupportedError(
-                f"{NAME}.num_job_retries_on_failure", self.num_job_retries_on_failure, text, "Drop it."
-            )
-        yield Note(NAME, text, warn=asked)
 
 
 RULES: dict[str, Rule] = {
@@ -242,13 +188,7 @@ RULES: dict[str, Rule] = {
     "term_timeout": POSITIVE,
     "overrides": one_of(None, MEGATRON_BRIDGE),
     "strict": A_SWITCH,
+    "max_job_attempts": (lambda value: is_count(value) and value > 0, "must be a whole number above 0", "Give an int."),
+    "start_skew_s": POSITIVE,
+    "trains": A_COUNT,
 }
-
-
-def _require_local(executor: Executor) -> None:
-    if not isinstance(executor, run.LocalExecutor):
-        rule = "is not supported by this version, which runs on run.LocalExecutor"
-        remedy = "On other systems start ft_launcher yourself and open a session in the script, as the README shows."
-        raise UnsupportedError("executor", type(executor).__name__, rule, remedy)
-    if executor.nodes != 1:
-        raise UnsupportedError("executor.nodes", executor.nodes, "LocalExecutor is one machine", "Set nodes=1.")

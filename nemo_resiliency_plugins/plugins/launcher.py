@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar
 
 from nemo_run.core.execution.launcher import LAUNCHER_MAP, FaultTolerance, Launcher, Torchrun
 
@@ -29,7 +29,10 @@ class OwningLauncher(FaultTolerance):
         return None
 
 
-def take_over(present: Launcher | str | None, wanted: OwningLauncher) -> OwningLauncher:
+Wanted = TypeVar("Wanted", bound=Launcher)
+
+
+def take_over(present: Launcher | str | None, wanted: Wanted) -> Wanted:
     """``wanted``, with what the user has set on the ``present`` launcher.
 
     Raises:
@@ -38,7 +41,7 @@ def take_over(present: Launcher | str | None, wanted: OwningLauncher) -> OwningL
     named: Any = LAUNCHER_MAP[present]() if present in ("torchrun", "ft") else present
     if named is None:
         return wanted
-    if type(named) not in (Launcher, Torchrun, FaultTolerance, OwningLauncher):
+    if type(named) not in (Launcher, Torchrun, FaultTolerance, type(wanted)):
         raise ConflictError("executor.launcher", named, "cannot be replaced by ft_launcher", REMEDY)
     if named.nsys_profile:
         raise _nsys_conflict()
@@ -50,12 +53,12 @@ def _nsys_conflict() -> ConflictError:
     return ConflictError("launcher.nsys_profile", True, rule, "Profile without the plugin")
 
 
-def _chosen(present: Launcher, wanted: OwningLauncher) -> dict[str, Any]:
+def _chosen(present: Launcher, wanted: Launcher) -> dict[str, Any]:
     """The fields that were set on ``present`` and that ``wanted`` leaves open or sets alike."""
     chosen = {}
     for field in dataclasses.fields(present):
         value, default = getattr(present, field.name), _default(field)
-        if value == default or field.name == "owners":
+        if value == default or field.name in ("owners", "tasks") or not hasattr(wanted, field.name):
             continue
         want = getattr(wanted, field.name, default)
         if want not in (default, value):

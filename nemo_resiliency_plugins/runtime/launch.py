@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 from nemo_resiliency_plugins.config import FaultToleranceConfig
-from nemo_resiliency_plugins.contract import decode_arguments
+from nemo_resiliency_plugins.contract import decode_arguments, unstartable_path, write_atomically
 from nemo_resiliency_plugins.runtime import watch
 from nemo_resiliency_plugins.runtime.effective import resolve
 from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure
@@ -45,6 +45,7 @@ def main(arguments: list[str]) -> None:
         raise
     except BaseException as error:
         emit_failure(events, "rank_failed", error)
+        _note_if_missing(error, arguments[0], identity)
         _leave_in_bounded_time()
         raise
 
@@ -77,6 +78,13 @@ def _module_file(name: str) -> Path | None:
         spec = next(filter(None, (finder.find_spec(found, locations) for finder in sys.meta_path)), None)
         locations = spec.submodule_search_locations if spec else []
     return Path(spec.origin) if spec and spec.origin else None
+
+
+def _note_if_missing(error: BaseException, script: str, identity: Identity) -> None:
+    """A script or module that is not there will not be there at the next attempt either."""
+    lost = isinstance(error, FileNotFoundError) and error.filename == script
+    if identity.directory is not None and (lost or isinstance(error, ModuleNotFoundError)):
+        write_atomically(unstartable_path(identity.directory, identity.attempt), f"{error}\n")
 
 
 def _leave_in_bounded_time() -> None:

@@ -61,5 +61,12 @@ class Learner:
             name: self._policy.limit(limit, self._agreed.get(name, Seen())) for name, limit in self._configured.items()
         }
         if self._rank == 0 and self._path is not None:
-            timeouts.save(self._path, world_size=self._world_size, seen=self._agreed, limits=limits)
+            self._save(self._path, limits)
         return limits
+
+    def _save(self, path: Path, limits: Limits) -> None:
+        try:
+            timeouts.save(path, world_size=self._world_size, seen=self._agreed, limits=limits)
+        except OSError as error:
+            self._path = None
+            logger().warning(line(0, f"{path} cannot be written ({error}): later runs learn anew"))

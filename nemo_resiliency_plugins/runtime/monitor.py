@@ -79,11 +79,14 @@ class Monitor:
 
     def close(self, *, finished: bool) -> None:
         """End the watch of this rank. Safe on an error path: nothing here waits for another rank."""
+        if finished:
+            # The process may fail yet, after its session; the monitor then answers the next start with these.
+            self._send_limits(self.configured, self._heartbeats)
         client, self._client = self._client, None
         if client is not None:
             client.close()
         self._record.close()
-        if finished:
+        if finished and client is not None:
             self._note.remove()
 
     def _send_limits(self, limits: Limits, heartbeats: tuple[float | None, float | None]) -> None:

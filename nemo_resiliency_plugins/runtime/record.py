@@ -91,8 +91,10 @@ def read_last_life(path: Path) -> LastLife | None:
     """What ``path`` says of the previous process; None when there was none, or it left on purpose."""
     try:
         lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip(" \0")]
-        doing = Doing(**lines[0])
-        ended = lines[1]["ended"] if len(lines) > 1 and lines[1]["pid"] == doing.pid else time.time()
+        told = Doing(**lines[0])
+        limit_s = None if told.limit_s is None else float(told.limit_s)
+        doing = Doing(int(told.pid), str(told.section), float(told.since), limit_s, int(told.step))
+        ended = float(lines[1]["ended"]) if len(lines) > 1 and lines[1]["pid"] == doing.pid else time.time()
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    return LastLife(doing, float(ended))
+    return LastLife(doing, ended)

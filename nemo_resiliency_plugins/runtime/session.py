@@ -11,7 +11,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nemo_resiliency_plugins.config import FaultToleranceConfig, is_count
-from nemo_resiliency_plugins.contract import CHECKPOINTING, ExitCode, Reason, Verdict
+from nemo_resiliency_plugins.contract import (
+    CHECKPOINTING,
+    Attempt,
+    ExitCode,
+    Reason,
+    Verdict,
+    progress_path,
+    started_path,
+    write_atomically,
+)
 from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.runtime import watch, watching
 from nemo_resiliency_plugins.runtime.effective import is_strict, resolve
@@ -70,6 +79,7 @@ class Session:
         self._events = EventLog(identity.directory, identity.attempt, identity.rank)
         self._events.emit("session_started", node=identity.node, world_size=identity.world_size)
         if identity.rank == 0:
+            self._leave(started_path, "")
             logger().info(line(0, f"effective configuration: {self._config}"))
         self._faults = FaultInjector(self._config, identity, self._events)
         self._detection = watching.start(self._config, identity, self._events, strict=self._strict)
@@ -161,6 +171,8 @@ class Session:
             written = self._checkpointer.save(self._completed)
             self._saved = self._completed
             self._detection.learn(self._ranks.maximum)
+        if self._identity.rank == 0:
+            self._leave(progress_path, f"{self._completed}\n")
         loss = None if self._loss is None else float(self._loss)
         self._events.emit(
             "checkpoint", step=self._completed, written=written, seconds=time.monotonic() - began, loss=loss
@@ -218,6 +230,11 @@ class Session:
 
             self._shared_ranks = make_ranks(self._identity, None)
         return self._shared_ranks
+
+    def _leave(self, path: Callable[[Path, Attempt], Path], text: str) -> None:
+        """Tell the batch script something, where there is a directory for it."""
+        if self._identity.directory is not None:
+            write_atomically(path(self._identity.directory, self._identity.attempt), text)
 
     def _step_begins(self, step: int) -> None:
         self._detection.step_begins(step)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ from nemo_resiliency_plugins.contract import write_atomically
 MIN_SAMPLES = 16
 FILE_NAME = "ft_state.json"
 FORMAT = 1
+LONGEST_S = 1e9
+MOST_DOUBLINGS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Seen:
 
     def doubled(self) -> Seen:
         """A limit that killed a rank may have been too tight."""
-        return Seen(self.samples, self.longest_s, self.doublings + 1)
+        return Seen(self.samples, self.longest_s, min(self.doublings + 1, MOST_DOUBLINGS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +85,7 @@ def load(path: Path, *, world_size: int, sections: set[str]) -> Mapping[str, See
         return {}
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadState(f"unreadable: {error}") from error
     try:
         return _checked(content, world_size, sections)
@@ -102,7 +103,12 @@ def _checked(content: Any, world_size: int, sections: set[str]) -> Mapping[str, 
     if unknown:
         raise BadState(f"sections that this run does not have: {', '.join(unknown)}")
     for name, entry in seen.items():
-        if not (_is_count(entry.samples) and _is_count(entry.doublings) and _is_time(entry.longest_s, 0.0)):
+        if not (
+            _is_count(entry.samples)
+            and _is_count(entry.doublings)
+            and entry.doublings <= MOST_DOUBLINGS
+            and _is_time(entry.longest_s, 0.0)
+        ):
             raise BadState(f"section {name!r} holds {entry}")
     for name, limit in content["limits_s"].items():
         if limit is not None and not _is_time(limit, 1e-9):
@@ -115,4 +121,4 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_time(value: Any, least: float) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= least
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= LONGEST_S

@@ -42,6 +42,9 @@ NON_DEFAULT: dict[str, Any] = {
     "timeout_floor_s": 10.0,
     "overrides": "megatron_bridge",
     "strict": True,
+    "max_job_attempts": 5,
+    "start_skew_s": 42.0,
+    "trains": 1,
 }
 
 
@@ -108,14 +111,11 @@ def test_twice_is_once(task: run.Script, executor: run.LocalExecutor) -> None:
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(FaultTolerancePlugin) if field.init])
 def test_every_field_reaches_the_job(name: str, tmp_path: Path) -> None:
+    executors = [run.LocalExecutor(job_dir=str(tmp_path)), run.SlurmExecutor(account="a", job_dir=str(tmp_path))]
     plugins = [FaultTolerancePlugin(), FaultTolerancePlugin(**{name: value_for(name)})]
-    previews = []
-    for plugin in plugins:
-        task = run.Script("train.py", entrypoint="python")
-        executor = run.LocalExecutor(job_dir=str(tmp_path))
-        edits = plugin.plan(task, executor)
-        previews.append("\n".join(f"{edit} {edit!r}" for edit in edits))
-    assert previews[0] != previews[1]
+    for executor in executors:
+        usual, changed = (plugin.plan(run.Script("train.py", entrypoint="python"), executor) for plugin in plugins)
+        assert list(map(repr, usual)) != list(map(repr, changed))
 
 
 def value_for(name: str) -> Any:
@@ -220,7 +220,11 @@ def test_two_plugins_of_a_kind_that_differ_are_a_conflict(task: run.Script, exec
 
 @pytest.mark.parametrize(
     "executor",
-    [run.SlurmExecutor(account="a"), run.DockerExecutor(container_image="i"), run.LocalExecutor(nodes=2)],
+    [
+        run.SlurmExecutor(account="a", heterogeneous=True),
+        run.DockerExecutor(container_image="i"),
+        run.LocalExecutor(nodes=2),
+    ],
     ids=lambda executor: type(executor).__name__,
 )
 def test_an_executor_that_is_not_supported_is_named(task: run.Script, executor: Any) -> None:

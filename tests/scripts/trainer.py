@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import time
 
 import tiny
 import torch
@@ -20,10 +17,6 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--every", type=int, default=0)
-    parser.add_argument("--step-s", type=float, default=0.0)
-    parser.add_argument("--bad-rank", type=int, default=0, help="the rank that misbehaves")
-    parser.add_argument("--raise-at", type=int, nargs="*", default=[], help="a step for each cycle")
-    parser.add_argument("--stop-at", type=int, nargs="*", default=[], help="a step for each cycle: SIGSTOP")
     return parser.parse_args()
 
 
@@ -44,15 +37,6 @@ def forward_backward(model: nn.Module, step: int, rank: int) -> torch.Tensor:
     return loss
 
 
-def misbehave(options: argparse.Namespace, step: int) -> None:
-    if tiny.RANK != options.bad_rank:
-        return
-    if step in options.raise_at[tiny.CYCLE : tiny.CYCLE + 1]:
-        raise ValueError(f"bad batch at step {step}")
-    if step in options.stop_at[tiny.CYCLE : tiny.CYCLE + 1]:
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-
 def main() -> None:
     options = parse()
     with runtime.session() as session:
@@ -63,8 +47,6 @@ def main() -> None:
         session.settle(lambda: forward_backward(model, 0, rank))
         for step in session.steps(start, options.steps):
             tiny.log_step(step)
-            misbehave(options, step)
-            time.sleep(options.step_s)
             optimizer.zero_grad()
             loss = forward_backward(model, step, rank)
             optimizer.step()

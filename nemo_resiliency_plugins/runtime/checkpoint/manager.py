@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from nemo_resiliency_plugins.errors import CheckpointError
 from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.checkpoint.store import CheckpointStore, require_resumable
 from nemo_resiliency_plugins.runtime.log import line, logger
@@ -66,10 +68,14 @@ class DcpCheckpointer:
         self._ranks = ranks
 
     def resume(self) -> int | None:
-        step = self._ranks.decide(self._newest)
-        if step is not None:
-            self._load(step)
-        return step
+        """Falls back to older checkpoints, all ranks together, when one turns out to be damaged."""
+        unreadable: dict[int, str] = {}
+        while True:
+            step = self._ranks.decide(lambda: self._newest(unreadable))
+            problem = None if step is None else self._load_problem(step)
+            if step is None or self._ranks.maximum([float(problem is not None)]) == [0.0]:
+                return step
+            unreadable[step] = problem or "another rank could not read it"
 
     def save(self, step: int) -> bool:
         if not self._ranks.decide(lambda: int(self._make_room(step))):
@@ -78,15 +84,23 @@ class DcpCheckpointer:
         self._ranks.decide(lambda: self._store.commit(step, world_size=self._ranks.world_size))
         return True
 
-    def _newest(self) -> int | None:
-        step, problems = self._store.newest_whole()
+    def _load_problem(self, step: int) -> str | None:
+        """Load the checkpoint; what went wrong on this rank, or None."""
+        try:
+            self._load(step)
+        except CheckpointError as error:
+            return str(error).splitlines()[-1]
+        return None
+
+    def _newest(self, unreadable: Mapping[int, str]) -> int | None:
+        step, problems = self._store.newest_whole(unreadable)
         require_resumable(self._store.root, step, problems)
         for problem in problems:
             logger().warning(line(0, f"skipped a checkpoint: {problem}"))
         return step
 
     def _make_room(self, step: int) -> bool:
-        if step in self._store.committed():
+        if step in self._store.committed() and self._store.is_whole(step):
             return False
         note = self._store.prepare(step)
         if note:
@@ -99,11 +113,11 @@ class DcpCheckpointer:
         from torch.distributed.checkpoint.state_dict_saver import save
 
         tensors, host = self.state.gather()
-        with _quiet():
+        with _quiet(), _reporting(self._store.path(step)):
             save(
                 {**tensors, HOST.format(rank=self._ranks.rank): host},
                 storage_writer=FileSystemWriter(self._store.path(step)),
-                planner=DefaultSavePlanner(flatten_state_dict=False),
+                planner=DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
                 process_group=self._ranks.group,
                 no_dist=self._ranks.alone,
             )
@@ -116,7 +130,7 @@ class DcpCheckpointer:
         tensors, host = self.state.gather()
         entry = HOST.format(rank=self._ranks.rank % self._store.world_size(step))
         content: dict[str, Any] = {**tensors, entry: host}
-        with _quiet():
+        with _quiet(), _reporting(self._store.path(step)):
             load(
                 content,
                 storage_reader=SafeReader(self._store.path(step)),
@@ -126,6 +140,17 @@ class DcpCheckpointer:
             )
         host = content.pop(entry)
         self.state.scatter(content, host)
+
+
+@contextmanager
+def _reporting(path: Path) -> Iterator[None]:
+    """torch's CheckpointException is a BaseException, and holds what each rank met."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        yield
+    except (CheckpointException, OSError) as error:
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 def _quiet() -> warnings.catch_warnings:

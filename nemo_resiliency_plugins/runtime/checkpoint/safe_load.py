@@ -63,6 +63,8 @@ class SafeReader(FileSystemReader):
                 metadata: Metadata = MetadataUnpickler(file).load()
         except (OSError, pickle.UnpicklingError, EOFError, AttributeError, ValueError) as error:
             raise CheckpointError(f"{path} is not readable checkpoint metadata: {error}") from error
+        if not isinstance(metadata, Metadata):
+            raise CheckpointError(f"{path} is not readable checkpoint metadata: it holds a {type(metadata).__name__}")
         if metadata.storage_meta is None:
             metadata.storage_meta = StorageMeta()
         metadata.storage_meta.load_id = self.load_id
@@ -73,7 +75,7 @@ class SafePlanner(DefaultLoadPlanner):
     """Loads values other than tensors with ``weights_only=True``, into a state dict that is flat already."""
 
     def __init__(self) -> None:
-        super().__init__(flatten_state_dict=False)
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from nemo_resiliency_plugins.contract import fsync_directory, write_atomically
 from nemo_resiliency_plugins.errors import CheckpointError
@@ -33,11 +34,11 @@ class CheckpointStore:
         """Steps with a marker, oldest first."""
         return sorted(step for step, path in self._directories() if (path / MARKER).exists())
 
-    def newest_whole(self) -> tuple[int | None, list[str]]:
+    def newest_whole(self, unreadable: Mapping[int, str] = MappingProxyType({})) -> tuple[int | None, list[str]]:
         """The newest committed step whose files are all there, and what is wrong with each newer one."""
         problems: list[str] = []
         for step in reversed(self.committed()):
-            problem = self._problem(step)
+            problem = f"{self.path(step)}: {unreadable[step]}" if step in unreadable else self._problem(step)
             if problem is None:
                 return step, problems
             problems.append(problem)
@@ -64,11 +65,16 @@ class CheckpointStore:
         self._retire()
         return step
 
+    def is_whole(self, step: int) -> bool:
+        return self._problem(step) is None
+
     def world_size(self, step: int) -> int:
         return int(json.loads((self.path(step) / MARKER).read_text())["world_size"])
 
     def _retire(self) -> None:
-        for step in self.committed()[: -self._keep]:
+        committed = self.committed()
+        kept = [step for step in committed if self.is_whole(step)][-self._keep :]
+        for step in (step for step in committed if kept and step < kept[0]):
             # Without its marker first, a half-removed checkpoint cannot be taken for a whole one.
             (self.path(step) / MARKER).unlink()
             shutil.rmtree(self.path(step), ignore_errors=True)

@@ -1,0 +1,80 @@
+"""FaultTolerancePlugin on LocalExecutor: NeMo-Run starts ``ft_launcher``, variables and a file tell it the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nemo_run as run
+import yaml
+from nemo_run.config import get_nemorun_home
+
+from nemo_resiliency_plugins.compat import nvrx
+from nemo_resiliency_plugins.config import FaultToleranceConfig, changed_fields
+from nemo_resiliency_plugins.contract import ENV_DIR, ENV_STRICT, encode_value, variable
+from nemo_resiliency_plugins.errors import UnsupportedError
+from nemo_resiliency_plugins.plugins.edits import Edit, Note, RunThroughStub, SetEnv, UseLauncher, WriteFile
+from nemo_resiliency_plugins.plugins.launcher import OwningLauncher, take_over
+
+if TYPE_CHECKING:
+    from nemo_resiliency_plugins.plugins.fault_tolerance import FaultTolerancePlugin
+
+TIMES = ("monitor_interval", "workers_stop_timeout", "term_timeout")
+SLURM_ONLY = ("num_job_retries_on_failure", "max_job_attempts", "start_skew_s", "trains")
+
+
+def plan(plugin: FaultTolerancePlugin, task: run.Script | run.Partial, executor: run.LocalExecutor) -> Iterator[Edit]:
+    """The edits; see the module."""
+    owner = type(plugin).__name__
+    if executor.nodes != 1:
+        raise UnsupportedError("executor.nodes", executor.nodes, "LocalExecutor is one machine", "Set nodes=1.")
+    nvrx.check_version(nvrx.installed_version())
+    yield UseLauncher(owner, take_over(executor.launcher, OwningLauncher(max_restarts=plugin.num_in_job_restarts)))
+    yield from variables(plugin, executor, owner)
+    if isinstance(task, run.Script) and task.path:
+        yield RunThroughStub(owner)
+    else:
+        yield Note(owner, "only a run.Script with a path is watched before its session starts")
+    yield from notes(plugin, owner)
+
+
+def variables(plugin: FaultTolerancePlugin, executor: run.LocalExecutor, owner: str) -> Iterator[Edit]:
+    settings = monitor_file(plugin, owner)
+    yield settings
+    yield SetEnv(owner, "PET_FT_CFG_PATH", str(settings.path))
+    defaults = {field.name: field.default for field in dataclasses.fields(plugin)}
+    times = {name: getattr(plugin, name) for name in TIMES}
+    for name, value in nvrx.launcher_variables(**times).items():
+        field = name.removeprefix("PET_").lower()
+        yield SetEnv(owner, name, value, firm=field in times and times[field] != defaults[field])
+    yield SetEnv(owner, ENV_DIR, str((Path(executor.job_dir) / "nrp").absolute()))
+    for field, value in changed_fields(plugin.job_config()).items():
+        yield SetEnv(owner, variable(FaultToleranceConfig.PLUGIN, field), encode_value(value))
+    if plugin.strict:
+        yield SetEnv(owner, ENV_STRICT, "true")
+    path = os.pathsep.join(filter(None, (executor.env_vars.get("PATH"), os.environ.get("PATH"))))
+    if shutil.which("ft_launcher", path=path) is None:
+        yield SetEnv(owner, "PATH", str(Path(sys.executable).parent))
+
+
+def monitor_file(plugin: FaultTolerancePlugin, owner: str) -> WriteFile:
+    text = yaml.safe_dump(plugin.monitor_settings(), sort_keys=False)
+    name = f"ft-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
+    return WriteFile(owner, Path(get_nemorun_home()) / "nrp" / name, text)
+
+
+def notes(plugin: FaultTolerancePlugin, owner: str) -> Iterator[Edit]:
+    """What was asked for and has no effect here."""
+    defaults = {field.name: field.default for field in dataclasses.fields(plugin)}
+    for name in SLURM_ONLY:
+        value, text = getattr(plugin, name), f"{name} has no effect: LocalExecutor starts a job once, on one machine"
+        asked = value != defaults[name]
+        if asked and plugin.strict:
+            raise UnsupportedError(f"{owner}.{name}", value, text, "Leave it at its default.")
+        yield Note(owner, text, warn=asked)

@@ -1,0 +1,103 @@
+"""FaultTolerancePlugin on SlurmExecutor: the node launcher, and the retry policy in the batch script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nemo_run as run
+
+from nemo_resiliency_plugins.compat import nvrx
+from nemo_resiliency_plugins.config import FaultToleranceConfig, changed_fields
+from nemo_resiliency_plugins.contract import ENV_STRICT
+from nemo_resiliency_plugins.errors import ConflictError, UnsupportedError
+from nemo_resiliency_plugins.plugins.edits import (
+    AddSetupLines,
+    Edit,
+    RegisterTask,
+    SetField,
+    UseLauncher,
+)
+from nemo_resiliency_plugins.plugins.launcher import take_over
+from nemo_resiliency_plugins.plugins.node_launcher import NRP, RUN_DIR, NodeLauncher, task_key
+from nemo_resiliency_plugins.slurm.policy import FACTS, RULES
+from nemo_resiliency_plugins.slurm.render import render
+
+if TYPE_CHECKING:
+    from nemo_resiliency_plugins.plugins.fault_tolerance import FaultTolerancePlugin
+
+MIN_SECONDS_LEFT = 120
+MAX_EXCLUSIONS = 3
+KEEPS_BAD_EXIT = re.compile(r"(-K0|--kill-on-bad-exit[= ]0)")
+
+
+def plan(plugin: FaultTolerancePlugin, task: run.Script | run.Partial, executor: run.SlurmExecutor) -> Iterator[Edit]:
+    """The edits; see the module."""
+    owner = type(plugin).__name__
+    refuse_what_cannot_work(plugin, executor)
+    wanted = take_over(executor.launcher, node_launcher(plugin, executor))
+    yield UseLauncher(owner, wanted)
+    yield SetField(owner, "ntasks_per_node", 1)
+    yield AddSetupLines(owner, retry_policy(plugin, executor))
+    yield SetField(owner, "retries", 0)
+    if executor.run_as_group:
+        yield RegisterTask(owner, task_key(task))
+
+
+def refuse_what_cannot_work(plugin: FaultTolerancePlugin, executor: run.SlurmExecutor) -> None:
+    """Raises UnsupportedError or ConflictError, before anything is changed."""
+    if executor.heterogeneous:
+        remedy = "Use one kind of nodes, heterogeneous=False."
+        raise UnsupportedError("executor.heterogeneous", True, "heterogeneous jobs are not supported", remedy)
+    if executor.retries not in (0, plugin.num_job_retries_on_failure):
+        rule = f"num_job_retries_on_failure={plugin.num_job_retries_on_failure} says something else"
+        raise ConflictError("executor.retries", executor.retries, rule, "Set the number in the plugin only")
+    arguments = " ".join(executor.srun_args or [])
+    if KEEPS_BAD_EXIT.search(arguments):
+        rule = "with it a lost node would leave the others waiting in collectives"
+        raise ConflictError("executor.srun_args", arguments, rule, "Leave --kill-on-bad-exit at 1")
+
+
+def node_launcher(plugin: FaultTolerancePlugin, executor: run.SlurmExecutor) -> NodeLauncher:
+    present = executor.launcher
+    settings = {
+        "launcher": "ft_launcher",
+        "nnodes": str(executor.nodes),
+        "nproc": present.node["nproc"] if isinstance(present, NodeLauncher) else executor.nproc_per_node(),
+        "start_skew_s": plugin.start_skew_s,
+        "options": [
+            *nvrx.launcher_options(max_restarts=plugin.num_in_job_restarts, settings_path=f"{RUN_DIR}/{NRP}/ft.yaml"),
+            f"--monitor-interval={plugin.monitor_interval:g}",
+            f"--workers-stop-timeout={plugin.workers_stop_timeout:g}",
+            f"--term-timeout={plugin.term_timeout:g}",
+        ],
+    }
+    return NodeLauncher(
+        job_dir=executor.job_dir,
+        node=settings,
+        config={FaultToleranceConfig.PLUGIN: changed_fields(plugin.job_config())},
+        monitor=plugin.monitor_settings(),
+        variables={ENV_STRICT: "true"} if plugin.strict else {},
+        max_restarts=plugin.num_in_job_restarts,
+        initial_rank_heartbeat_timeout=plugin.initial_rank_heartbeat_timeout,
+        rank_heartbeat_timeout=plugin.rank_heartbeat_timeout,
+        trains=plugin.trains,
+    )
+
+
+def retry_policy(plugin: FaultTolerancePlugin, executor: run.SlurmExecutor) -> str:
+    """The policy's part of the batch script."""
+    directory = Path(executor.tunnel.job_dir) / Path(executor.job_dir).name / NRP
+    return render(
+        "retry_policy.sh.j2",
+        directory=directory,
+        max_failures=plugin.num_job_retries_on_failure,
+        max_attempts=plugin.max_job_attempts,
+        max_exclusions=MAX_EXCLUSIONS,
+        min_seconds_left=MIN_SECONDS_LEFT,
+        requeue=plugin.num_job_retries_on_failure > 0,
+        codes=[code for code in FACTS["code"] if code != "other"],
+        rules=RULES,
+    )

@@ -1,0 +1,1 @@
+"""What this project knows of Slurm, without NeMo-Run."""

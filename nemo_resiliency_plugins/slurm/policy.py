@@ -1,0 +1,110 @@
+"""The retry policy: one ordered table of rules, the first that matches decides.
+
+The batch script runs the same table: its ``case`` statement is rendered from :data:`RULES`, so there is one policy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterator
+
+from nemo_resiliency_plugins.contract import Reason
+
+FACTS: dict[str, tuple[str, ...]] = {
+    "verdict": ("none", *(reason.value for reason in Reason)),
+    "code": ("0", "2", "17", "93", "126", "127", "other"),
+    "job": ("running", "gone", "timelimit"),
+    "runtime": ("started", "silent"),
+    "unstartable": ("yes", "no"),
+    "notice": ("yes", "no"),
+    "progress": ("yes", "no"),
+    "failures": ("left", "spent"),
+    "attempts": ("left", "spent"),
+    "elsewhere": ("yes", "no"),
+}
+"""What the batch script finds out when the step has ended, and the values that each fact can take.
+
+``progress``: a newer committed checkpoint than at the start of the attempt. ``failures`` in a row without progress,
+and ``attempts`` in all, are left or spent. ``elsewhere``: a node may still be excluded.
+"""
+
+
+ELSEWHERE = f"{Reason.STRAGGLER.value}|{Reason.RERUN_ELSEWHERE.value}"
+
+
+class Action(str, enum.Enum):
+    """What the batch script does."""
+
+    STOP = "stop"
+    AGAIN = "again"
+    REQUEUE = "requeue"
+    EXCLUDE = "exclude"
+    LEAVE = "leave"
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """``code`` is the exit code of a stop, "own" for that of the failure; ``counted``: as a failure."""
+
+    action: Action
+    counted: bool = False
+    code: str = "own"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """Decides when each fact in ``when`` has one of the values given there."""
+
+    name: str
+    decision: Decision
+    when: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def matches(self, facts: dict[str, str]) -> bool:
+        return all(facts[fact] in values for fact, values in self.when)
+
+    @property
+    def patterns(self) -> list[str]:
+        """Shell patterns for a line ``verdict=none code=0 ...`` that holds all facts in their order."""
+        wanted = dict(self.when)
+        parts = [""]
+        for fact in FACTS:
+            if fact in wanted:
+                parts = [f'{part}*"{fact}={value} "' for part in parts for value in wanted[fact]]
+        return [f"{part}*" for part in parts]
+
+
+def rule(name: str, decision: Decision, **when: str) -> Rule:
+    return Rule(name, decision, tuple((fact, tuple(values.split("|"))) for fact, values in when.items()))
+
+
+def counted(name: str, action: Action = Action.AGAIN, ends_with: str = "own", **when: str) -> Iterator[Rule]:
+    """A failure: ``action`` while failures in a row and attempts are left, then the end."""
+    yield rule(name, Decision(action, counted=True), failures="left", attempts="left", **when)
+    yield rule(f"{name}, no more left", Decision(Action.STOP, code=ends_with), **when)
+
+
+RULES: tuple[Rule, ...] = (
+    rule("Slurm has decided: cancelled or requeued", Decision(Action.LEAVE), job="gone"),
+    rule("finished", Decision(Action.STOP, code="0"), verdict="finished"),
+    rule("time limit, after a checkpoint", Decision(Action.REQUEUE), job="timelimit", progress="yes"),
+    *counted("time limit", Action.REQUEUE, "1", job="timelimit"),
+    rule("preempted and saved", Decision(Action.REQUEUE), verdict="preempted"),
+    *counted("preempted, save failed", Action.REQUEUE, "1", verdict="preempted_unsaved"),
+    rule("run elsewhere", Decision(Action.EXCLUDE, counted=True), verdict=ELSEWHERE, elsewhere="yes", attempts="left"),
+    rule("validation failed", Decision(Action.STOP, code="17"), verdict="validation_failed"),
+    rule("validation failed, by its code", Decision(Action.STOP, code="17"), code="17"),
+    rule("NVRx: no restart", Decision(Action.STOP), code="93"),
+    rule("could not start", Decision(Action.STOP), unstartable="yes", runtime="silent"),
+    rule("could not start, by its code", Decision(Action.STOP), code="2|126|127"),
+    rule("ended on a notice, after a checkpoint", Decision(Action.REQUEUE), code="0", notice="yes", progress="yes"),
+    *counted("ended on a notice", Action.REQUEUE, "1", code="0", notice="yes"),
+    rule("a script without our runtime succeeded", Decision(Action.STOP, code="0"), code="0", runtime="silent"),
+    *counted("ended without a verdict", Action.AGAIN, "1", code="0"),
+    *counted("failed"),
+)
+
+
+def decide(facts: dict[str, str]) -> Decision:
+    """The decision of the first rule that matches; the last rule matches everything."""
+    return next(each.decision for each in RULES if each.matches(facts))
