@@ -29,6 +29,9 @@ ENV_NODE_RUN = "NRP_NODE_RUN"
 LAUNCH_MODULE = "nemo_resiliency_plugins.runtime.launch"
 ENCODED_ARGUMENTS = "--percent-encoded"
 
+CONFIG_FILE, MONITOR_FILE, RUNTIME_FILE = "config.json", "ft.yaml", "runtime.zip"
+"""What the launcher writes into the job's ``nrp`` directory."""
+
 SETUP, STEP, CHECKPOINTING = "setup", "step", "checkpointing"
 """The section names that every NVRx version watches properly."""
 OUT_OF_SECTION = "out_of_section"

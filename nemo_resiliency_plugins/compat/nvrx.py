@@ -10,6 +10,7 @@ import importlib.metadata
 import logging
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from nemo_resiliency_plugins.errors import UnsupportedError
@@ -86,10 +87,10 @@ def rendezvous_options(endpoint: str, *, attempt: str, is_head: bool, start_skew
     ]
 
 
-def launcher_options(*, max_restarts: int, settings_path: str) -> list[str]:
-    """Options that ft_launcher of every version takes."""
+def settings_options(path: Path) -> list[str]:
+    """Options that point ft_launcher of every version to the file with :func:`monitor_settings`."""
     # 0.4.1 turns its NIC monitor on whatever the file says; drop with 0.4.1.
-    return [f"--max-restarts={max_restarts}", f"--ft-cfg-path={settings_path}", "--ft-enable-nic-monitor=false"]
+    return [f"--ft-cfg-path={path}", "--ft-enable-nic-monitor=false"]
 
 
 def monitor_settings(

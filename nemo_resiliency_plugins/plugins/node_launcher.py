@@ -13,6 +13,7 @@ import nemo_run as run
 import yaml
 from nemo_run.core.execution.launcher import SlurmTemplate
 
+from nemo_resiliency_plugins.contract import CONFIG_FILE, MONITOR_FILE, RUNTIME_FILE
 from nemo_resiliency_plugins.plugins.bundle import write_runtime_zip
 from nemo_resiliency_plugins.slurm.render import render
 
@@ -49,9 +50,9 @@ class NodeLauncher(SlurmTemplate):
             return None
         directory = Path(self.job_dir) / NRP
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "config.json").write_text(json.dumps({"node": self.node, **self.config}, indent=1) + "\n")
-        (directory / "ft.yaml").write_text(yaml.safe_dump(self.monitor, sort_keys=False))
-        write_runtime_zip(directory / "runtime.zip")
+        (directory / CONFIG_FILE).write_text(json.dumps({"node": self.node, **self.config}, indent=1) + "\n")
+        (directory / MONITOR_FILE).write_text(yaml.safe_dump(self.monitor, sort_keys=False))
+        write_runtime_zip(directory / RUNTIME_FILE)
         version = importlib.metadata.version("nemo-resiliency-plugins")
         command = self._with_inline_script_kept(cmd, directory)
         return run.Script(inline=render("node.sh.j2", version=version, variables=self.variables, command=command))

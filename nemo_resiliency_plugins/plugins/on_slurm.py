@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import nemo_run as run
 
-from nemo_resiliency_plugins.compat import nvrx
 from nemo_resiliency_plugins.config import FaultToleranceConfig, changed_fields
 from nemo_resiliency_plugins.contract import ENV_STRICT
 from nemo_resiliency_plugins.errors import ConflictError, UnsupportedError
@@ -21,7 +20,7 @@ from nemo_resiliency_plugins.plugins.edits import (
     UseLauncher,
 )
 from nemo_resiliency_plugins.plugins.launcher import take_over
-from nemo_resiliency_plugins.plugins.node_launcher import NRP, RUN_DIR, NodeLauncher, task_key
+from nemo_resiliency_plugins.plugins.node_launcher import NRP, NodeLauncher, task_key
 from nemo_resiliency_plugins.slurm.policy import FACTS, RULES
 from nemo_resiliency_plugins.slurm.render import render
 
@@ -68,7 +67,7 @@ def node_launcher(plugin: FaultTolerancePlugin, executor: run.SlurmExecutor) -> 
         "nproc": present.node["nproc"] if isinstance(present, NodeLauncher) else executor.nproc_per_node(),
         "start_skew_s": plugin.start_skew_s,
         "options": [
-            *nvrx.launcher_options(max_restarts=plugin.num_in_job_restarts, settings_path=f"{RUN_DIR}/{NRP}/ft.yaml"),
+            f"--max-restarts={plugin.num_in_job_restarts}",
             f"--monitor-interval={plugin.monitor_interval:g}",
             f"--workers-stop-timeout={plugin.workers_stop_timeout:g}",
             f"--term-timeout={plugin.term_timeout:g}",
