@@ -5,6 +5,7 @@ Both sides import this module, so it uses the standard library alone.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import json
@@ -119,6 +120,18 @@ def started_path(directory: Path, attempt: Attempt) -> Path:
 def unstartable_path(directory: Path, attempt: Attempt) -> Path:
     """Exists when something was missing that a retry cannot bring; holds what."""
     return directory / f"unstartable-{attempt.name}"
+
+
+def failure_path(directory: Path, attempt: Attempt) -> Path:
+    """Holds the first failure of a cycle; launchers turn every rank's exit code into 1, this keeps it."""
+    return directory / f"failure-{attempt.name}-{attempt.cycle:04d}.json"
+
+
+def write_if_first(path: Path, text: str) -> None:
+    """Write ``path`` unless another process has written it already."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError), path.open("x") as file:
+        file.write(text)
 
 
 def endpoint_path(directory: Path, attempt: Attempt) -> Path:

@@ -7,6 +7,7 @@ ARGUMENTS`` the process becomes any other program.
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import sys
@@ -14,7 +15,7 @@ import threading
 from pathlib import Path
 
 from nemo_resiliency_plugins.config import FaultToleranceConfig
-from nemo_resiliency_plugins.contract import decode_arguments, unstartable_path, write_atomically
+from nemo_resiliency_plugins.contract import ExitCode, decode_arguments, failure_path, unstartable_path, write_if_first
 from nemo_resiliency_plugins.runtime import watch
 from nemo_resiliency_plugins.runtime.effective import resolve
 from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure
@@ -40,13 +41,10 @@ def main(arguments: list[str]) -> None:
         _run(arguments, as_module)
     except SystemExit as stop:
         if stop.code not in (None, 0):
-            emit_failure(events, "rank_failed", stop)
-            _leave_in_bounded_time()
+            _record(stop, arguments[0], identity, events)
         raise
     except BaseException as error:
-        emit_failure(events, "rank_failed", error)
-        _note_if_missing(error, arguments[0], identity)
-        _leave_in_bounded_time()
+        _record(error, arguments[0], identity, events)
         raise
 
 
@@ -80,11 +78,18 @@ def _module_file(name: str) -> Path | None:
     return Path(spec.origin) if spec and spec.origin else None
 
 
-def _note_if_missing(error: BaseException, script: str, identity: Identity) -> None:
-    """A script or module that is not there will not be there at the next attempt either."""
-    lost = isinstance(error, FileNotFoundError) and error.filename == script
-    if identity.directory is not None and (lost or isinstance(error, ModuleNotFoundError)):
-        write_atomically(unstartable_path(identity.directory, identity.attempt), f"{error}\n")
+def _record(error: BaseException, script: str, identity: Identity, events: EventLog) -> None:
+    """Keep what ended this rank, and make sure that it does end."""
+    _leave_in_bounded_time()
+    emit_failure(events, "rank_failed", error)
+    if identity.directory is None:
+        return
+    code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else ExitCode.FAILED
+    failure = {"code": int(code) & 0xFF, "rank": identity.rank, "node": identity.node, "error": repr(error)[:500]}
+    write_if_first(failure_path(identity.directory, identity.attempt), json.dumps(failure) + "\n")
+    if isinstance(error, ModuleNotFoundError) or (isinstance(error, FileNotFoundError) and error.filename == script):
+        # What is not there will not be there at the next attempt either.
+        write_if_first(unstartable_path(identity.directory, identity.attempt), f"{error}\n")
 
 
 def _leave_in_bounded_time() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 
 import tiny
 import torch
@@ -17,6 +18,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--every", type=int, default=0)
+    parser.add_argument("--step-s", type=float, default=0.0)
     return parser.parse_args()
 
 
@@ -47,6 +49,7 @@ def main() -> None:
         session.settle(lambda: forward_backward(model, 0, rank))
         for step in session.steps(start, options.steps):
             tiny.log_step(step)
+            time.sleep(options.step_s)
             optimizer.zero_grad()
             loss = forward_backward(model, step, rank)
             optimizer.step()

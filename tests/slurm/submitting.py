@@ -1,0 +1,86 @@
+"""Submits tasks to the testbed through NeMo-Run, as a user does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import nemo_run as run
+
+from nemo_resiliency_plugins import FaultTolerancePlugin
+from nemo_resiliency_plugins.contract import read_events
+from tests.slurm.testbed import Cluster
+
+SEVERAL_LAUNCHERS_ON_A_HOST = {"NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE": "1"}
+"""NVRx 0.6 and later refuse what the testbed does: all its nodes are one host."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Submitted:
+    """A job and what it leaves behind."""
+
+    cluster: Cluster
+    job_id: str
+    directory: Path
+    root: Path
+
+    @property
+    def nrp(self) -> Path:
+        return self.directory / "nrp"
+
+    @property
+    def log(self) -> str:
+        return "".join(path.read_text(errors="replace") for path in sorted(self.directory.glob("*.out")))
+
+    def policy(self, name: str = "policy") -> dict[str, Any]:
+        content: dict[str, Any] = json.loads((self.nrp / f"{name}.json").read_text())
+        return content
+
+    def events(self, *names: str) -> list[dict[str, Any]]:
+        return [event for event in read_events(self.nrp) if event["event"] in names]
+
+    def attempts(self) -> list[str]:
+        """The attempts in which a rank was started: restart count and round."""
+        return sorted({event["attempt"].partition("-")[2] for event in self.events("rank_started")})
+
+    def ended(self, deadline_s: float = 120.0) -> tuple[str, str]:
+        """State and exit code in the accounting, when the job has ended for good."""
+        last = self.cluster.wait_for_end(self.job_id, deadline_s)[-1]
+        return last["State"].split()[0], last["ExitCode"]
+
+    def result(self) -> str:
+        return (self.root / "result.txt").read_text()
+
+
+def submit(
+    cluster: Cluster,
+    root: Path,
+    task: Any,
+    plugins: list[FaultTolerancePlugin],
+    *,
+    env: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Submitted:
+    """Submit ``task`` from ``root``, where it also finds ``TEST_ROOT``; ``options`` are those of SlurmExecutor."""
+    root.mkdir(parents=True, exist_ok=True)
+    home = root / "nemorun"
+    variables = {"TEST_ROOT": str(root), **SEVERAL_LAUNCHERS_ON_A_HOST, **(env or {})}
+    executor = run.SlurmExecutor(
+        account="root",
+        tunnel=run.LocalTunnel(job_dir=str(home / "experiments")),
+        packager=run.Packager(),
+        env_vars=variables,
+        poll_estimated_start_time=False,
+        **options,
+    )
+    with run.Experiment(
+        "job", base_dir=str(home), enable_goodbye_message=False, skip_status_at_exit=True
+    ) as experiment:
+        experiment.add(task, executor=executor, plugins=plugins, name="task")
+        experiment.run(detach=True)
+        [job] = experiment.jobs
+        directory = Path(job.executor.job_dir)
+    return Submitted(cluster, job.handle.rpartition("/")[2], directory, root)
