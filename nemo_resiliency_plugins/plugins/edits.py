@@ -156,14 +156,13 @@ class AddSetupLines(Edit):
 
 @dataclasses.dataclass(frozen=True)
 class RegisterTask(Edit):
-    """Tell the launcher of a task group about one of its tasks."""
+    """Tell the launcher of a task group about one of its tasks; the order is that of the group."""
 
     key: str
 
     def apply(self, target: Target) -> None:
-        tasks: list[str] = target.executor.launcher.tasks
-        if self.key not in tasks:
-            tasks.append(self.key)
+        tasks: dict[str, str] = target.executor.launcher.tasks
+        tasks.setdefault(str(id(target.task)), self.key)
 
     def __str__(self) -> str:
         return f"task of a group: {self.key}"

@@ -38,7 +38,7 @@ class NodeLauncher(SlurmTemplate):
     initial_rank_heartbeat_timeout: float | None = None
     rank_heartbeat_timeout: float | None = None
     trains: int = 0
-    tasks: list[str] = dataclasses.field(default_factory=list)
+    tasks: dict[str, str] = dataclasses.field(default_factory=dict)
     owners: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class NodeLauncher(SlurmTemplate):
         return run.Script(inline=render("node.sh.j2", version=version, variables=self.variables, command=command))
 
     def _is_training(self, cmd: list[str]) -> bool:
-        return len(self.tasks) < 2 or _matches(self.tasks[self.trains], self.trains, cmd)
+        return len(self.tasks) < 2 or _matches([*self.tasks.values()][self.trains], self.trains, cmd)
 
     @staticmethod
     def _with_inline_script_kept(cmd: list[str], directory: Path) -> list[str]:

@@ -64,7 +64,9 @@ def node_launcher(plugin: FaultTolerancePlugin, executor: run.SlurmExecutor) -> 
     settings = {
         "launcher": "ft_launcher",
         "nnodes": str(executor.nodes),
-        "nproc": present.node["nproc"] if isinstance(present, NodeLauncher) else executor.nproc_per_node(),
+        "nproc": present.node["nproc"]
+        if isinstance(present, NodeLauncher)
+        else ranks_per_node(executor, plugin.trains),
         "start_skew_s": plugin.start_skew_s,
         "options": [
             f"--max-restarts={plugin.num_in_job_restarts}",
@@ -84,6 +86,14 @@ def node_launcher(plugin: FaultTolerancePlugin, executor: run.SlurmExecutor) -> 
         rank_heartbeat_timeout=plugin.rank_heartbeat_timeout,
         trains=plugin.trains,
     )
+
+
+def ranks_per_node(executor: run.SlurmExecutor, trains: int) -> int:
+    """What the user asked for as tasks; in a group of several executors, that of the task that trains."""
+    if executor.resource_group:
+        request = executor.resource_group[trains]
+        return int(request.gpus_per_node or request.ntasks_per_node)
+    return int(executor.nproc_per_node())
 
 
 def retry_policy(plugin: FaultTolerancePlugin, executor: run.SlurmExecutor) -> str:

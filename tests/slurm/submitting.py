@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import nemo_run as run
 
@@ -62,9 +66,13 @@ def submit(
     plugins: list[FaultTolerancePlugin],
     *,
     env: Mapping[str, str] | None = None,
+    executors: int = 1,
     **options: Any,
 ) -> Submitted:
-    """Submit ``task`` from ``root``, where it also finds ``TEST_ROOT``; ``options`` are those of SlurmExecutor."""
+    """Submit ``task``, or a group of tasks, from ``root``, which is also ``TEST_ROOT``.
+
+    ``executors``: how many equal ones a group gets; ``options`` are those of SlurmExecutor.
+    """
     root.mkdir(parents=True, exist_ok=True)
     home = root / "nemorun"
     variables = {"TEST_ROOT": str(root), **SEVERAL_LAUNCHERS_ON_A_HOST, **(env or {})}
@@ -76,11 +84,15 @@ def submit(
         poll_estimated_start_time=False,
         **options,
     )
-    with run.Experiment(
-        "job", base_dir=str(home), enable_goodbye_message=False, skip_status_at_exit=True
-    ) as experiment:
-        experiment.add(task, executor=executor, plugins=plugins, name="task")
+    quiet = {"enable_goodbye_message": False, "skip_status_at_exit": True}
+    with (
+        mock.patch.dict(os.environ, cluster.variables),
+        # NeMo-Run passes its own standard input on to the commands that it runs.
+        mock.patch.object(sys, "stdin", io.StringIO()),
+        run.Experiment("job", base_dir=str(home), **quiet) as experiment,
+    ):
+        several = executor if executors == 1 else [executor.clone() for _ in range(executors)]
+        experiment.add(task, executor=several, plugins=plugins, name="task")
         experiment.run(detach=True)
         [job] = experiment.jobs
-        directory = Path(job.executor.job_dir)
-    return Submitted(cluster, job.handle.rpartition("/")[2], directory, root)
+    return Submitted(cluster, job.handle.rpartition("/")[2], Path(job.executor.job_dir), root)

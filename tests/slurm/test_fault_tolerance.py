@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import json
 import re
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +13,10 @@ import pytest
 
 from nemo_resiliency_plugins import FaultTolerancePlugin
 from tests.harness import SCRIPTS, wait_for
-from tests.plugins.test_local_executor import ODD
 from tests.slurm.submitting import Submitted, submit
 from tests.slurm.testbed import Cluster
 
-# NeMo-Run 0.11 leaves the pipes of its commands to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
-
 STEPS, STEP_LIMIT_S = 30, 5
-
-
-@pytest.fixture(autouse=True)
-def _slurm_commands(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in cluster.variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "stdin", io.StringIO())  # NeMo-Run passes its own on to the commands that it runs
 
 
 def trainer(steps: int = STEPS) -> run.Script:
@@ -176,23 +162,6 @@ def test_only_the_failing_task_of_an_array_is_started_again(cluster: Cluster, tm
         last = cluster.wait_for_end(f"{job.job_id}_{number}", 90)[-1]
         assert (last["State"], last["ExitCode"]) == ("COMPLETED", "0:0")
         assert job.policy(f"policy-{number}")["attempts"] == attempts
-
-
-def test_arguments_reach_the_script_byte_for_byte(cluster: Cluster, tmp_path: Path) -> None:
-    odd = [*ODD, "'", "a\nb"]
-    task = run.Script(str(SCRIPTS / "show.py"), entrypoint="python", args=odd)
-    job = submit(cluster, tmp_path, task, [plugin()], env={"SHOWN": str(tmp_path / "shown.json")})
-    assert job.ended() == ("COMPLETED", "0:0"), job.log
-    assert json.loads((tmp_path / "shown.json").read_text())["arguments"] == odd
-
-
-def test_an_inline_script_runs_under_the_launcher(cluster: Cluster, tmp_path: Path) -> None:
-    task = run.Script(inline=f"SHOWN={tmp_path}/shown.json {sys.executable} {SCRIPTS / 'show.py'} 'a b'")
-    job = submit(cluster, tmp_path, task, [plugin()])
-    assert job.ended() == ("COMPLETED", "0:0"), job.log
-    shown = json.loads((tmp_path / "shown.json").read_text())
-    assert shown["arguments"] == ["a b"]
-    assert "FT_RANK_MONITOR_IPC_SOCKET" in shown["env"]
 
 
 def processes_of(job: Submitted) -> list[psutil.Process]:
