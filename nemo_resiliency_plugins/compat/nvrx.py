@@ -16,7 +16,7 @@ from typing import Any
 from nemo_resiliency_plugins.errors import UnsupportedError
 
 DISTRIBUTION = "nvidia-resiliency-ext"
-OLDEST, NEWER_THAN_ANY = (0, 4, 1), (0, 8)
+OLDEST, FIRST_WITH_SPARES, NEWER_THAN_ANY = (0, 4, 1), (0, 6), (0, 8)
 
 MONITOR_SOCKET = "FT_RANK_MONITOR_IPC_SOCKET"
 """ft_launcher gives each rank the socket of its monitor in this variable; torchrun does not."""
@@ -35,6 +35,17 @@ def installed_version() -> str | None:
         return None
 
 
+def check_spare_nodes(version: str | None, spares: bool) -> None:
+    """Raises UnsupportedError where nodes would not stand by: 0.4.1 puts all of them to work, 0.5.0 says it cannot."""
+    if spares and _numbers(check_version(version)) < FIRST_WITH_SPARES:
+        remedy = "Set spare_nodes=0, or install NVRx 0.6 or later."
+        raise UnsupportedError(DISTRIBUTION, version, "cannot keep spare nodes", remedy)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+
+
 def check_version(version: str | None) -> str:
     """Return ``version`` if this package works with it.
 
@@ -43,8 +54,7 @@ def check_version(version: str | None) -> str:
     """
     if version is None:
         raise UnsupportedError(DISTRIBUTION, None, "is not installed", INSTALL_HINT + ".")
-    numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
-    if not OLDEST <= numbers < NEWER_THAN_ANY:
+    if not OLDEST <= _numbers(version) < NEWER_THAN_ANY:
         raise UnsupportedError(
             DISTRIBUTION, version, "is not among the versions tried, 0.4.1 to 0.7", INSTALL_HINT + "."
         )

@@ -155,6 +155,26 @@ class AddSetupLines(Edit):
 
 
 @dataclasses.dataclass(frozen=True)
+class AddSrunArguments(Edit):
+    """Append options to the ``srun`` that starts the task; of two that say different things, srun takes the last."""
+
+    arguments: tuple[str, ...]
+    group_index: int
+
+    def apply(self, target: Target) -> None:
+        executor = target.executor
+        # NeMo-Run 0.11 copies a group's options to its resource requests before plugins run.
+        of_task = executor.resource_group[self.group_index : self.group_index + 1]
+        for holder in (executor, *of_task):
+            present = list(holder.srun_args or [])
+            if not _contains(present, self.arguments):
+                holder.srun_args = [*present, *self.arguments]
+
+    def __str__(self) -> str:
+        return f"srun {shlex.join(self.arguments)}"
+
+
+@dataclasses.dataclass(frozen=True)
 class RegisterTask(Edit):
     """Tell the launcher of a task group about one of its tasks; the order is that of the group."""
 

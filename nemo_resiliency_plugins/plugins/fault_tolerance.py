@@ -71,6 +71,7 @@ class FaultTolerancePlugin(ResiliencyPlugin):
         script_args_converter_fn: makes script arguments from a :class:`FaultTolerancePluginScriptArgs`.
         max_job_attempts: counted failures after which a job ends that makes progress and never finishes (Slurm).
         start_skew_s: how far apart the nodes of an attempt may start (Slurm).
+        spare_nodes: how many of the executor's nodes stand by for a lost one; needs NVRx 0.6 or later (Slurm).
         trains: which task of a task group trains; the others start without the launcher (Slurm).
         strict: what cannot work is an error instead of a warning, here and in the job.
 
@@ -106,6 +107,7 @@ class FaultTolerancePlugin(ResiliencyPlugin):
     strict: bool = False
     max_job_attempts: int = 20
     start_skew_s: float = 600.0
+    spare_nodes: int = 0
     trains: int = 0
 
     def __post_init__(self) -> None:
@@ -190,5 +192,6 @@ RULES: dict[str, Rule] = {
     "strict": A_SWITCH,
     "max_job_attempts": (lambda value: is_count(value) and value > 0, "must be a whole number above 0", "Give an int."),
     "start_skew_s": POSITIVE,
+    "spare_nodes": A_COUNT,
     "trains": A_COUNT,
 }

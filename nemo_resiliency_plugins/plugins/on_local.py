@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nemo_resiliency_plugins.plugins.fault_tolerance import FaultTolerancePlugin
 
 TIMES = ("monitor_interval", "workers_stop_timeout", "term_timeout")
-SLURM_ONLY = ("num_job_retries_on_failure", "max_job_attempts", "start_skew_s", "trains")
+SLURM_ONLY = ("num_job_retries_on_failure", "max_job_attempts", "start_skew_s", "spare_nodes", "trains")
 
 
 def plan(plugin: FaultTolerancePlugin, task: run.Script | run.Partial, executor: run.LocalExecutor) -> Iterator[Edit]:

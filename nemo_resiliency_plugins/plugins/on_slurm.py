@@ -11,9 +11,11 @@ import nemo_run as run
 
 from nemo_resiliency_plugins.config import FaultToleranceConfig, changed_fields
 from nemo_resiliency_plugins.contract import ENV_STRICT
-from nemo_resiliency_plugins.errors import ConflictError, UnsupportedError
+from nemo_resiliency_plugins.errors import ConfigError, ConflictError, UnsupportedError
+from nemo_resiliency_plugins.plugins import shipping
 from nemo_resiliency_plugins.plugins.edits import (
     AddSetupLines,
+    AddSrunArguments,
     Edit,
     RegisterTask,
     SetField,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 MIN_SECONDS_LEFT = 120
 MAX_EXCLUSIONS = 3
+SURVIVE_A_LOST_NODE = ("--no-kill", "--kill-on-bad-exit=0")
 KEEPS_BAD_EXIT = re.compile(r"(-K0|--kill-on-bad-exit[= ]0)")
 
 
@@ -36,11 +39,15 @@ def plan(plugin: FaultTolerancePlugin, task: run.Script | run.Partial, executor:
     """The edits; see the module."""
     owner = type(plugin).__name__
     refuse_what_cannot_work(plugin, executor)
+    yield from shipping.check(owner, task, executor)
     wanted = take_over(executor.launcher, node_launcher(plugin, executor))
     yield UseLauncher(owner, wanted)
     yield SetField(owner, "ntasks_per_node", 1)
     yield AddSetupLines(owner, retry_policy(plugin, executor))
     yield SetField(owner, "retries", 0)
+    if plugin.spare_nodes:
+        yield SetField(owner, "additional_parameters", {**(executor.additional_parameters or {}), "no_kill": True})
+        yield AddSrunArguments(owner, SURVIVE_A_LOST_NODE, plugin.trains)
     if executor.run_as_group:
         yield RegisterTask(owner, task_key(task))
 
@@ -53,9 +60,13 @@ def refuse_what_cannot_work(plugin: FaultTolerancePlugin, executor: run.SlurmExe
     if executor.retries not in (0, plugin.num_job_retries_on_failure):
         rule = f"num_job_retries_on_failure={plugin.num_job_retries_on_failure} says something else"
         raise ConflictError("executor.retries", executor.retries, rule, "Set the number in the plugin only")
+    if plugin.spare_nodes >= executor.nodes:
+        rule = f"of executor.nodes={executor.nodes} at least one node must do the work"
+        remedy = "Ask for more nodes: executor.nodes counts the spare ones too."
+        raise ConfigError("FaultTolerancePlugin.spare_nodes", plugin.spare_nodes, rule, remedy)
     arguments = " ".join(executor.srun_args or [])
-    if KEEPS_BAD_EXIT.search(arguments):
-        rule = "with it a lost node would leave the others waiting in collectives"
+    if KEEPS_BAD_EXIT.search(arguments) and not plugin.spare_nodes:
+        rule = "without spare nodes a lost node would leave the others waiting in collectives"
         raise ConflictError("executor.srun_args", arguments, rule, "Leave --kill-on-bad-exit at 1")
 
 
@@ -63,7 +74,7 @@ def node_launcher(plugin: FaultTolerancePlugin, executor: run.SlurmExecutor) -> 
     present = executor.launcher
     settings = {
         "launcher": "ft_launcher",
-        "nnodes": str(executor.nodes),
+        "nnodes": f"{executor.nodes - plugin.spare_nodes}:{executor.nodes}",
         "nproc": present.node["nproc"]
         if isinstance(present, NodeLauncher)
         else ranks_per_node(executor, plugin.trains),

@@ -79,6 +79,8 @@ def main(command: list[str]) -> int:
         # Slurm signals every process of the step itself; this one has to live on to sweep up.
         signal.signal(number, lambda *_: None)
     try:
+        least, most = map(int, settings["nnodes"].split(":"))
+        nvrx.check_spare_nodes(nvrx.installed_version(), spares=least < most)
         return run(launcher_command(settings, node, command), node)
     except ResiliencyError as error:
         logger().error("[node %s] %s", node.number, error)

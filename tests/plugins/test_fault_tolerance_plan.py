@@ -45,6 +45,7 @@ NON_DEFAULT: dict[str, Any] = {
     "max_job_attempts": 5,
     "start_skew_s": 42.0,
     "trains": 1,
+    "spare_nodes": 1,
 }
 
 
@@ -111,7 +112,10 @@ def test_twice_is_once(task: run.Script, executor: run.LocalExecutor) -> None:
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(FaultTolerancePlugin) if field.init])
 def test_every_field_reaches_the_job(name: str, tmp_path: Path) -> None:
-    executors = [run.LocalExecutor(job_dir=str(tmp_path)), run.SlurmExecutor(account="a", job_dir=str(tmp_path))]
+    executors = [
+        run.LocalExecutor(job_dir=str(tmp_path)),
+        run.SlurmExecutor(account="a", nodes=3, job_dir=str(tmp_path)),
+    ]
     plugins = [FaultTolerancePlugin(), FaultTolerancePlugin(**{name: value_for(name)})]
     for executor in executors:
         usual, changed = (plugin.plan(run.Script("train.py", entrypoint="python"), executor) for plugin in plugins)

@@ -1,0 +1,163 @@
+"""FaultTolerancePlugin on SlurmExecutor: what it plans and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import nemo_run as run
+import pytest
+
+from nemo_resiliency_plugins import ConfigError, ConflictError, FaultTolerancePlugin, UnsupportedError
+from nemo_resiliency_plugins.plugins.node_launcher import NodeLauncher
+
+
+@pytest.fixture
+def executor(tmp_path: Path) -> run.SlurmExecutor:
+    return make(tmp_path)
+
+
+def make(tmp_path: Path, **fields: Any) -> run.SlurmExecutor:
+    tunnel = run.LocalTunnel(job_dir="/cluster/experiment")
+    given = {"nodes": 2, "ntasks_per_node": 4, "tunnel": tunnel, "packager": run.Packager(), **fields}
+    return run.SlurmExecutor(account="a", job_dir=str(tmp_path / "job"), **given)
+
+
+def test_ranks_become_the_launchers_and_tasks_one_a_node(task: run.Script, executor: run.SlurmExecutor) -> None:
+    FaultTolerancePlugin().setup(task, executor)
+    assert isinstance(executor.launcher, NodeLauncher)
+    assert executor.launcher.node["nproc"] == 4
+    assert executor.launcher.node["nnodes"] == "2:2"
+    assert (executor.ntasks_per_node, executor.retries) == (1, 0)
+    assert "nrp_dir=/cluster/experiment/job/nrp" in executor.setup_lines
+
+
+def test_the_launcher_answers_to_the_names_of_nemo_run(task: run.Script, executor: run.SlurmExecutor) -> None:
+    FaultTolerancePlugin(num_in_job_restarts=7).setup(task, executor)
+    launcher = executor.launcher
+    found = (launcher.max_restarts, launcher.initial_rank_heartbeat_timeout, launcher.rank_heartbeat_timeout)
+    assert found == (7, 1800, 300)
+
+
+def test_twice_is_once_also_after_a_clone(task: run.Script, executor: run.SlurmExecutor) -> None:
+    plugin = FaultTolerancePlugin()
+    plugin.setup(task, executor)
+    once = copy.deepcopy(executor)
+    plugin.setup(task, executor)
+    assert executor == once
+    assert executor.clone() == once
+
+
+def test_the_users_setup_lines_and_task_stay(task: run.Script, tmp_path: Path) -> None:
+    executor = make(tmp_path, setup_lines="module load cuda")
+    before = copy.deepcopy(task)
+    FaultTolerancePlugin().setup(task, executor)
+    assert executor.setup_lines.startswith("module load cuda\n")
+    assert task == before
+
+
+@pytest.mark.parametrize(
+    ("fields", "plugin", "error", "text"),
+    [
+        ({"heterogeneous": True}, {}, UnsupportedError, "heterogeneous"),
+        ({"srun_args": ["--kill-on-bad-exit=0"]}, {}, ConflictError, "--kill-on-bad-exit"),
+        ({"srun_args": ["-K0"]}, {}, ConflictError, "-K0"),
+        ({"retries": 5}, {}, ConflictError, r"executor.retries=5.*num_job_retries_on_failure=2"),
+        ({"launcher": run.SlurmRay()}, {}, ConflictError, "launcher"),
+        ({"nodes": 1}, {"spare_nodes": 1}, ConfigError, "spare_nodes=1"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_changed(
+    task: run.Script, tmp_path: Path, fields: dict[str, Any], plugin: dict[str, Any], error: type, text: str
+) -> None:
+    executor = make(tmp_path, **fields)
+    before = copy.deepcopy(executor)
+    with pytest.raises(error, match=text):
+        FaultTolerancePlugin(**plugin).setup(task, executor)
+    assert executor == before
+
+
+def test_retries_of_the_executor_that_agree_are_taken_over(task: run.Script, tmp_path: Path) -> None:
+    executor = make(tmp_path, retries=5)
+    FaultTolerancePlugin(num_job_retries_on_failure=5).setup(task, executor)
+    assert "nrp_max_failures=5\n" in executor.setup_lines
+    assert executor.retries == 0
+
+
+def test_spare_nodes_become_a_range_that_survives_a_lost_node(task: run.Script, tmp_path: Path) -> None:
+    executor = make(tmp_path, nodes=5, srun_args=["--overlap"])
+    plugin = FaultTolerancePlugin(spare_nodes=1)
+    plugin.setup(task, executor)
+    plugin.setup(task, executor)
+    assert executor.launcher.node["nnodes"] == "4:5"
+    assert executor.srun_args == ["--overlap", "--no-kill", "--kill-on-bad-exit=0"]
+    assert executor.additional_parameters == {"no_kill": True}
+
+
+def test_two_plugins_that_differ_are_a_conflict(task: run.Script, executor: run.SlurmExecutor) -> None:
+    FaultTolerancePlugin().setup(task, executor)
+    with pytest.raises(ConflictError):
+        FaultTolerancePlugin(num_job_retries_on_failure=9).setup(task, executor)
+
+
+def of_main() -> None:
+    """Stands for a function of the launching file."""
+
+
+def test_a_function_of_the_launching_file_is_found_out(
+    executor: run.SlurmExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = run.Partial(of_main)
+    monkeypatch.setattr(of_main, "__module__", "__main__")
+    with pytest.raises(UnsupportedError, match=r"of_main.*Move it to a module"):
+        FaultTolerancePlugin().setup(task, executor)
+
+
+def test_uncommitted_files_that_are_not_shipped_are_named(
+    task: run.Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    repository = tmp_path / "repository"
+    subprocess.run(["git", "init", "--quiet", str(repository)], check=True)
+    (repository / "train.py").write_text("")
+    monkeypatch.chdir(repository)
+    FaultTolerancePlugin().setup(task, make(tmp_path, packager=run.GitArchivePackager()))
+    assert "uncommitted and not shipped by GitArchivePackager: train.py" in caplog.text
+
+
+def transformed(executor: run.SlurmExecutor) -> Path:
+    """The ``nrp`` directory after NeMo-Run has asked for the node script."""
+    executor.create_job_dir()
+    assert executor.launcher.transform(["python", "train.py"]) is not None
+    return Path(executor.job_dir) / "nrp"
+
+
+def test_the_job_is_told_by_files(task: run.Script, executor: run.SlurmExecutor) -> None:
+    FaultTolerancePlugin(warmup_steps=3, fault_script="kill@0:1").setup(task, executor)
+    config = json.loads((transformed(executor) / "config.json").read_text())
+    assert config["fault_tolerance"] == {
+        "enable_ft_package": True,
+        "calc_ft_timeouts": True,
+        "fault_script": "kill@0:1",
+        "warmup_steps": 3,
+    }
+
+
+def test_the_same_source_gives_the_same_zip_and_it_stands_alone(
+    task: run.Script, executor: run.SlurmExecutor, tmp_path: Path
+) -> None:
+    FaultTolerancePlugin().setup(task, executor)
+    path = transformed(executor) / "runtime.zip"
+    first = path.read_bytes()
+    assert transformed(executor).joinpath("runtime.zip").read_bytes() == first
+    assert not [name for name in zipfile.ZipFile(path).namelist() if "plugins/plugins" in name or "/slurm" in name]
+    code = "import nemo_resiliency_plugins.runtime.node as it; print(it.__file__)"
+    environment = {"PYTHONPATH": str(path), "PATH": "/usr/bin"}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(str(path))
