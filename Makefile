@@ -2,6 +2,8 @@
 # The CPU build of torch is enough here; TORCH_PIP_ARGS takes pip options that name an index of such builds.
 
 SHELL := /bin/bash
+# A cluster that cannot be started fails the tests instead of skipping them.
+export NRP_REQUIRE_SLURM := 1
 SUPPORTED := import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info < (3, 13))
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.10 python3; do \
 	$$python -c '$(SUPPORTED)' 2>/dev/null && echo $$python && break; done)
@@ -22,6 +24,7 @@ test-all: lint
 
 bench: .venv/installed
 	$(BIN)/python -m tests.benchmarks.recovery
+	$(BIN)/python -m tests.benchmarks.slurm_recovery
 
 lint: .venv/installed
 	$(BIN)/ruff check .

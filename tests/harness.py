@@ -74,44 +74,12 @@ class StepLine:
     cycle: int
 
 
-@dataclasses.dataclass
-class Job:
-    """A started job and the directory in which it leaves everything."""
+@dataclasses.dataclass(frozen=True)
+class Traces:
+    """What the ranks of a job leave behind: ``root`` is their script's directory, ``nrp`` the runtime's."""
 
     root: Path
-    process: subprocess.Popen[bytes]
-    started: float = dataclasses.field(default_factory=time.monotonic)
-
-    @property
-    def nrp(self) -> Path:
-        return self.root / "nrp"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def log(self) -> str:
-        return (self.root / "log.txt").read_text(errors="replace")
-
-    def wait(self, deadline_s: float = 120.0) -> int:
-        try:
-            return self.process.wait(deadline_s)
-        except subprocess.TimeoutExpired:
-            self.end()
-            raise AssertionError(f"still running after {deadline_s} s:\n{self.log[-4000:]}") from None
-
-    def succeed(self, deadline_s: float = 120.0) -> Job:
-        code = self.wait(deadline_s)
-        assert code == 0, f"exit code {code}:\n{self.log[-6000:]}"
-        return self
-
-    def end(self) -> None:
-        """Stop the job with all its ranks and monitors, the way an operator would."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if self.process.poll() is None:
-                self.process.send_signal(number)
-                _reap(self.process, 15.0)
+    nrp: Path
 
     def events(self, *names: str, rank: int | None = None) -> list[dict[str, Any]]:
         found = (event for event in read_events(self.nrp) if not names or event["event"] in names)
@@ -143,6 +111,41 @@ class Job:
 
     def result(self, name: str = "result.txt") -> str:
         return (self.root / name).read_text().strip()
+
+
+@dataclasses.dataclass(frozen=True)
+class Job(Traces):
+    """A job that was started on this machine."""
+
+    process: subprocess.Popen[bytes]
+    started: float = dataclasses.field(default_factory=time.monotonic)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def log(self) -> str:
+        return (self.root / "log.txt").read_text(errors="replace")
+
+    def wait(self, deadline_s: float = 120.0) -> int:
+        try:
+            return self.process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            self.end()
+            raise AssertionError(f"still running after {deadline_s} s:\n{self.log[-4000:]}") from None
+
+    def succeed(self, deadline_s: float = 120.0) -> Job:
+        code = self.wait(deadline_s)
+        assert code == 0, f"exit code {code}:\n{self.log[-6000:]}"
+        return self
+
+    def end(self) -> None:
+        """Stop the job with all its ranks and monitors, the way an operator would."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self.process.poll() is None:
+                self.process.send_signal(number)
+                _reap(self.process, 15.0)
 
 
 def _reap(process: subprocess.Popen[bytes], deadline_s: float) -> None:
@@ -199,7 +202,7 @@ def spawn(root: Path, command: list[str], env: Mapping[str, str]) -> Job:
     common = {"NRP_DIR": str(root / "nrp"), "NRP_JOB_ID": JOB_ID, "TEST_ROOT": str(root)}
     with (root / "log.txt").open("ab") as log:
         process = subprocess.Popen(command, env=clean_env({**common, **env}), stdout=log, stderr=log, cwd=root)
-    return Job(root, process)
+    return Job(root, root / "nrp", process)
 
 
 @contextmanager

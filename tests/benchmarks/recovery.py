@@ -7,25 +7,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
-import platform
 import statistics
-import tempfile
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import nemo_run as run
 import psutil
-import torch
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 from nemo_resiliency_plugins import FaultTolerancePlugin
-from nemo_resiliency_plugins.compat.nvrx import installed_version
+from tests.benchmarks.report import medians, repeat, save, show
 from tests.harness import BIN, LAUNCH, Job, clean_env, spawn, wait_for
 from tests.submission import submission
 
@@ -114,21 +106,12 @@ def cold_start(root: Path) -> float:
     return max(job.steps(rank)[0].time for rank in range(RANKS)) - started
 
 
-def repeat(label: str, times: int, once: Callable[[Path], Any], console: Console) -> list[Any]:
-    found = []
-    for _ in track(range(times), description=label, console=console, transient=True):
-        with tempfile.TemporaryDirectory() as directory:
-            found.append(once(Path(directory)))
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
     options = parser.parse_args()
     os.environ.update(clean_env({}))
-    console = Console()
     plan: dict[str, tuple[Callable[[Path, str], Job], str]] = {
         "hang.ours_s": (ours, "hang"),
         "hang.stock_s": (stock, "hang"),
@@ -141,35 +124,18 @@ def main() -> None:
     for key, (variant, fault) in plan.items():
         # A stock hang takes over 40 s: three of them are enough.
         times = min(3, options.repeats) if key == "hang.stock_s" else options.repeats
-        runs = repeat(key, times, lambda root, start=variant, kind=fault: measure(start(root, kind)), console)
+        runs = repeat(key, times, lambda root, start=variant, kind=fault: measure(start(root, kind)))
         found[key] = [each.total_s for each in runs]
         if variant is ours:
             parts[key] = {name: statistics.median(each.parts[name] for each in runs) for name in runs[0].parts}
-    found["kill.cold_start_s"] = repeat("kill.cold_start_s", options.repeats, cold_start, console)
-    publish(found, parts, options.output, console)
-
-
-def publish(found: dict[str, list[float]], parts: dict[str, dict[str, float]], output: Path, console: Console) -> None:
-    medians = {key: round(statistics.median(values), 3) for key, values in found.items()}
-    table = Table("key", "median s", "lowest", "highest", "runs")
-    for key, values in found.items():
-        table.add_row(key, f"{medians[key]:.2f}", f"{min(values):.2f}", f"{max(values):.2f}", str(len(values)))
-    console.print(table)
-    for key, times in parts.items():
-        console.print(f"{key}: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items()))
+    found["kill.cold_start_s"] = repeat("kill.cold_start_s", options.repeats, cold_start)
+    typical = medians(found)
     ratios = {
-        "hang.stock_over_ours": medians["hang.stock_s"] / medians["hang.ours_s"],
-        "kill.ours_over_cold_start": medians["kill.ours_s"] / medians["kill.cold_start_s"],
+        "hang.stock_over_ours": typical["hang.stock_s"] / typical["hang.ours_s"],
+        "kill.ours_over_cold_start": typical["kill.ours_s"] / typical["kill.cold_start_s"],
     }
-    for name, ratio in ratios.items():
-        console.print(f"{name} = {ratio:.2f}")
-    machine = {"date": date.today().isoformat(), "cores": os.cpu_count(), "system": platform.platform(), "ranks": RANKS}
-    versions = {"torch": torch.__version__, "nvidia-resiliency-ext": installed_version()}
-    spread = {key: [round(value, 3) for value in values] for key, values in found.items()}
-    output.parent.mkdir(parents=True, exist_ok=True)
-    content = {**medians, **ratios, "runs": spread, "parts": parts, "machine": machine, "versions": versions}
-    output.write_text(json.dumps(content, indent=1) + "\n")
-    console.print(f"written to {output}")
+    show(found, parts, ratios)
+    save(options.output, found, parts, ratios)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from unittest import mock
 import nemo_run as run
 
 from nemo_resiliency_plugins import FaultTolerancePlugin
-from nemo_resiliency_plugins.contract import read_events
+from tests.harness import Traces
 from tests.slurm.testbed import Cluster
 
 SEVERAL_LAUNCHERS_ON_A_HOST = {"NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE": "1"}
@@ -23,17 +23,12 @@ SEVERAL_LAUNCHERS_ON_A_HOST = {"NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE": "1"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Submitted:
-    """A job and what it leaves behind."""
+class Submitted(Traces):
+    """A job of the cluster and what it leaves behind."""
 
     cluster: Cluster
     job_id: str
     directory: Path
-    root: Path
-
-    @property
-    def nrp(self) -> Path:
-        return self.directory / "nrp"
 
     @property
     def log(self) -> str:
@@ -43,9 +38,6 @@ class Submitted:
         content: dict[str, Any] = json.loads((self.nrp / f"{name}.json").read_text())
         return content
 
-    def events(self, *names: str) -> list[dict[str, Any]]:
-        return [event for event in read_events(self.nrp) if event["event"] in names]
-
     def attempts(self) -> list[str]:
         """The attempts in which a rank was started: restart count and round."""
         return sorted({event["attempt"].partition("-")[2] for event in self.events("rank_started")})
@@ -54,9 +46,6 @@ class Submitted:
         """State and exit code in the accounting, when the job has ended for good."""
         last = self.cluster.wait_for_end(self.job_id, deadline_s)[-1]
         return last["State"].split()[0], last["ExitCode"]
-
-    def result(self) -> str:
-        return (self.root / "result.txt").read_text()
 
 
 def submit(
@@ -95,4 +84,5 @@ def submit(
         experiment.add(task, executor=several, plugins=plugins, name="task")
         experiment.run(detach=True)
         [job] = experiment.jobs
-    return Submitted(cluster, job.handle.rpartition("/")[2], Path(job.executor.job_dir), root)
+    directory = Path(job.executor.job_dir)
+    return Submitted(root, directory / "nrp", cluster, job.handle.rpartition("/")[2], directory)
