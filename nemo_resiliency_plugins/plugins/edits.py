@@ -243,7 +243,7 @@ class RunThroughStub(Edit):
         task = target.task
         if task.path == LAUNCH_MODULE:
             return
-        script = (["-m", task.path] if task.m else [task.path]) + list(task.args)
+        script = (["-m", task.path] if task.m else [task.path]) + [str(argument) for argument in task.args]
         if task.entrypoint != self.PYTHON:
             # NeMo-Run 0.11 drops any other entrypoint when it starts a script through a launcher.
             script = ["--exec", *shlex.split(task.entrypoint), *script]

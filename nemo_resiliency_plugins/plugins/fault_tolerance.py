@@ -18,13 +18,14 @@ from nemo_resiliency_plugins.config import (
     POSITIVE,
     FaultToleranceConfig,
     Rule,
+    changed_fields,
     field_names,
     is_count,
     one_of,
     optional,
     validate,
 )
-from nemo_resiliency_plugins.contract import CHECKPOINTING, SETUP, STEP
+from nemo_resiliency_plugins.contract import CHECKPOINTING, OUT_OF_SECTION, SETUP, STEP
 from nemo_resiliency_plugins.errors import ConfigError, UnsupportedError
 from nemo_resiliency_plugins.plugins import on_local, on_slurm
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
@@ -115,6 +116,9 @@ class FaultTolerancePlugin(ResiliencyPlugin):
         for name, limit in self.rank_section_timeouts.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
                 raise ConfigError(f"{NAME}.rank_section_timeouts", name, "section names are identifiers", "Rename it.")
+            if name == OUT_OF_SECTION:
+                remedy = "Use rank_out_of_section_timeout."
+                raise ConfigError(f"{NAME}.rank_section_timeouts", name, "is not a section", remedy)
             if limit is not None and not POSITIVE[0](limit):
                 rule = f"the limit of {name!r} must be a finite number above 0, or None for no limit"
                 raise ConfigError(f"{NAME}.rank_section_timeouts", limit, rule, "Give a positive number.")
@@ -151,6 +155,15 @@ class FaultTolerancePlugin(ResiliencyPlugin):
         """What the session in the job is told."""
         shared = {name: getattr(self, name) for name in field_names(FaultToleranceConfig) if hasattr(self, name)}
         return FaultToleranceConfig(**shared, startup_timeout_s=self.section_timeouts()[SETUP])
+
+    def told_to_the_job(self) -> dict[str, Any]:
+        """The fields of :meth:`job_config` that the job gets: those that were chosen, and the two main switches.
+
+        Fields left at their default stay open for a config that the script builds itself.
+        """
+        config = self.job_config()
+        switches = {"enable_ft_package": self.enable_ft_package, "calc_ft_timeouts": self.calc_ft_timeouts}
+        return {**switches, **changed_fields(config)}
 
     def monitor_settings(self) -> dict[str, Any]:
         """The content of the file that tells the rank monitors their limits."""

@@ -16,7 +16,7 @@ import yaml
 from nemo_run.config import get_nemorun_home
 
 from nemo_resiliency_plugins.compat import nvrx
-from nemo_resiliency_plugins.config import FaultToleranceConfig, changed_fields
+from nemo_resiliency_plugins.config import FaultToleranceConfig
 from nemo_resiliency_plugins.contract import ENV_DIR, ENV_STRICT, encode_value, variable
 from nemo_resiliency_plugins.errors import UnsupportedError
 from nemo_resiliency_plugins.plugins.edits import Edit, Note, RunThroughStub, SetEnv, UseLauncher, WriteFile
@@ -54,7 +54,7 @@ def variables(plugin: FaultTolerancePlugin, executor: run.LocalExecutor, owner: 
         field = name.removeprefix("PET_").lower()
         yield SetEnv(owner, name, value, firm=field in times and times[field] != defaults[field])
     yield SetEnv(owner, ENV_DIR, str((Path(executor.job_dir) / "nrp").absolute()))
-    for field, value in changed_fields(plugin.job_config()).items():
+    for field, value in plugin.told_to_the_job().items():
         yield SetEnv(owner, variable(FaultToleranceConfig.PLUGIN, field), encode_value(value))
     if plugin.strict:
         yield SetEnv(owner, ENV_STRICT, "true")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import nemo_run as run
 
-from nemo_resiliency_plugins.config import FaultToleranceConfig, changed_fields
+from nemo_resiliency_plugins.config import FaultToleranceConfig
 from nemo_resiliency_plugins.contract import ENV_STRICT
 from nemo_resiliency_plugins.errors import ConfigError, ConflictError, UnsupportedError
 from nemo_resiliency_plugins.plugins import shipping
@@ -89,7 +89,7 @@ def node_launcher(plugin: FaultTolerancePlugin, executor: run.SlurmExecutor) -> 
     return NodeLauncher(
         job_dir=executor.job_dir,
         node=settings,
-        config={FaultToleranceConfig.PLUGIN: changed_fields(plugin.job_config())},
+        config={FaultToleranceConfig.PLUGIN: plugin.told_to_the_job()},
         monitor=plugin.monitor_settings(),
         variables={ENV_STRICT: "true"} if plugin.strict else {},
         max_restarts=plugin.num_in_job_restarts,

@@ -44,6 +44,9 @@ def make_checkpointer(
     for name, value, least in (("every", every, 0), ("keep", keep, 1)):
         if not is_count(value) or value < least:
             raise ConfigError(f"attach.{name}", value, f"must be a whole number, {least} or more", "Give an int.")
+    if state is not None and not isinstance(state, Mapping):
+        rule = "must map names to objects"
+        raise ConfigError("attach.state", type(state).__name__, rule, 'Give {"model": model, "optimizer": optimizer}.')
     save, load, latest = functions
     if save and load and latest and state is None:
         return UserCheckpointer(ranks, save=save, load=load, latest=latest), []

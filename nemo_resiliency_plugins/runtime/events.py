@@ -38,8 +38,8 @@ class EventLog:
         if self._handle is None:
             return
         try:
-            text = json.dumps({"event": event, "time": time.time(), **self._common, **fields}, default=str)
-            os.write(self._handle, text.encode() + b"\n")
+            content = {"event": event, "time": time.time(), **self._common, **fields}
+            os.write(self._handle, json.dumps(content, default=str).encode() + b"\n")
         except Exception as error:  # noqa: BLE001  (a full disk or an odd value must not end the training)
             logger().warning("events of this rank are no longer kept: %s", error)
             self.close()
@@ -52,5 +52,13 @@ class EventLog:
 
 def emit_failure(log: EventLog, event: str, error: BaseException) -> None:
     """Record the error that ended something, with the end of its traceback."""
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
-    log.emit(event, exception=type(error).__name__, message=str(error)[:2000], traceback=text[-TRACEBACK_LINES:])
+    text = "".join(traceback.format_tb(error.__traceback__)).splitlines()
+    log.emit(event, exception=type(error).__name__, message=message_of(error), traceback=text[-TRACEBACK_LINES:])
+
+
+def message_of(error: BaseException) -> str:
+    """The message, also of an error that cannot tell it."""
+    try:
+        return str(error)[:2000]
+    except Exception as another:  # noqa: BLE001  (the user's error must not be replaced by this one)
+        return f"its message raises {type(another).__name__}"

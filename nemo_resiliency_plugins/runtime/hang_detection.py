@@ -24,6 +24,9 @@ class NoHangDetection:
     def step_begins(self, step: int) -> None:
         """The rank begins ``step``."""
 
+    def step_ends(self) -> None:
+        """The running step is over."""
+
     def loop_ends(self) -> None:
         """The rank leaves the training loop."""
 
@@ -75,6 +78,9 @@ class HangDetection(NoHangDetection):
         self._monitor.step = step
         self._clock.step_begins()
 
+    def step_ends(self) -> None:
+        self._clock.step_ends()
+
     def loop_ends(self) -> None:
         self._clock.loop_ends()
 
@@ -85,7 +91,7 @@ class HangDetection(NoHangDetection):
     def paused(self) -> Iterator[None]:
         self._monitor.suspend()
         try:
-            with self._clock.within(OUT_OF_SECTION):
+            with self._clock.within(OUT_OF_SECTION, samples=None):
                 yield
         finally:
             self._monitor.resume()

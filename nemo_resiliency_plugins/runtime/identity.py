@@ -32,6 +32,6 @@ class Identity:
             local_rank=int(env.get("LOCAL_RANK", "0")),
             node=env.get("SLURMD_NODENAME") or platform.node(),
             attempt=Attempt.from_env(env),
-            directory=Path(env[ENV_DIR]) if env.get(ENV_DIR) else None,
+            directory=Path(env[ENV_DIR]).absolute() if env.get(ENV_DIR) else None,
             launched="RANK" in env,
         )

@@ -7,18 +7,28 @@ ARGUMENTS`` the process becomes any other program.
 
 from __future__ import annotations
 
+import builtins
+import importlib.machinery
 import json
 import os
 import runpy
 import sys
 import threading
+import types
 from pathlib import Path
 
 from nemo_resiliency_plugins.config import FaultToleranceConfig
-from nemo_resiliency_plugins.contract import ExitCode, decode_arguments, failure_path, unstartable_path, write_if_first
+from nemo_resiliency_plugins.contract import (
+    ENV_DIR,
+    ExitCode,
+    decode_arguments,
+    failure_path,
+    unstartable_path,
+    write_if_first,
+)
 from nemo_resiliency_plugins.runtime import watch
 from nemo_resiliency_plugins.runtime.effective import resolve
-from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure
+from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure, message_of
 from nemo_resiliency_plugins.runtime.identity import Identity
 
 EXIT_GRACE_S = 60.0
@@ -34,62 +44,97 @@ def main(arguments: list[str]) -> None:
     if not arguments:
         raise SystemExit(__doc__)
     identity = Identity.from_env()
-    watch.start(identity, _startup_limit(arguments[0], as_module))
+    if identity.directory is not None:
+        os.environ[ENV_DIR] = str(identity.directory)  # absolute, whatever directory the script goes to
+    script = Path(arguments[0]).absolute() if not as_module else find_module(arguments[0])
     events = EventLog(identity.directory, identity.attempt, identity.rank)
     events.emit("rank_started", pid=os.getpid(), node=identity.node, script=arguments[0])
+    watch.start(identity, _startup_limit(script))
+    own = os.getpid()
     try:
-        _run(arguments, as_module)
-    except SystemExit as stop:
-        if stop.code not in (None, 0):
-            _record(stop, arguments[0], identity, events)
-        raise
+        if script is None or not script.exists():
+            raise MissingScript(2, "No such file or module", arguments[0])
+        _run(arguments, script, as_module)
     except BaseException as error:
-        _record(error, arguments[0], identity, events)
+        # A forked child of the script comes by here as well when it leaves.
+        if os.getpid() == own and exit_code(error) != 0:
+            _record(error, identity, events)
         raise
 
 
-def _run(arguments: list[str], as_module: bool) -> None:
+class MissingScript(FileNotFoundError):
+    """The script or module that a rank should run is not there."""
+
+
+def exit_code(error: BaseException) -> int:
+    """What the process will end with because of ``error``."""
+    if not isinstance(error, SystemExit):
+        return int(ExitCode.FAILED)
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    return int(ExitCode.OK if error.code is None else ExitCode.FAILED)
+
+
+def _run(arguments: list[str], script: Path, as_module: bool) -> None:
     sys.argv = list(arguments)
     if as_module:
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    elif script.is_dir() or script.suffix in (".zip", ".pyz"):
+        runpy.run_path(str(script), run_name="__main__")
     else:
-        if not getattr(sys.flags, "safe_path", False):
-            sys.path[0] = str(Path(arguments[0]).resolve().parent)
-        runpy.run_path(arguments[0], run_name="__main__")
+        _run_as_main(script)
 
 
-def _startup_limit(script: str, as_module: bool) -> float | None:
+def _run_as_main(script: Path) -> None:
+    """As ``python script`` does: ``__main__`` is the script for as long as the process lives.
+
+    ``runpy`` would put the old ``__main__`` back, and threads and exit hooks of the script could no longer pickle.
+    """
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = str(script.resolve().parent)
+    module = types.ModuleType("__main__")
+    module.__file__ = str(script)
+    module.__loader__ = importlib.machinery.SourceFileLoader("__main__", str(script))
+    module.__dict__.update(__builtins__=builtins, __cached__=None)
+    code = compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
+    sys.modules["__main__"] = module
+    exec(code, module.__dict__)
+
+
+def _startup_limit(script: Path | None) -> float | None:
     """The limit of the time before the session, or None for a script that shows no sign of opening one."""
     limit_s = resolve(FaultToleranceConfig, None, os.environ).startup_timeout_s
+    source = script / "__main__.py" if script is not None and script.is_dir() else script
     try:
-        source = _module_file(script) if as_module else Path(script)
-        return limit_s if source and "nemo_resiliency_plugins" in source.read_text(errors="replace") else None
+        return limit_s if source and b"nemo_resiliency_plugins" in source.read_bytes() else None
     except OSError:
         return None
 
 
-def _module_file(name: str) -> Path | None:
-    """The file of a module, found without importing its packages: they may load torch."""
+def find_module(name: str) -> Path | None:
+    """The file that ``-m name`` runs, found without importing its packages: they may load torch."""
     spec, locations, found = None, None, ""
     for part in name.split("."):
         found = f"{found}.{part}" if found else part
         spec = next(filter(None, (finder.find_spec(found, locations) for finder in sys.meta_path)), None)
         locations = spec.submodule_search_locations if spec else []
+    if spec is not None and spec.submodule_search_locations is not None:
+        return find_module(f"{name}.__main__")
     return Path(spec.origin) if spec and spec.origin else None
 
 
-def _record(error: BaseException, script: str, identity: Identity, events: EventLog) -> None:
+def _record(error: BaseException, identity: Identity, events: EventLog) -> None:
     """Keep what ended this rank, and make sure that it does end."""
     _leave_in_bounded_time()
     emit_failure(events, "rank_failed", error)
     if identity.directory is None:
         return
-    code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else ExitCode.FAILED
-    failure = {"code": int(code) & 0xFF, "rank": identity.rank, "node": identity.node, "error": repr(error)[:500]}
+    what = f"{type(error).__name__}: {message_of(error)}"[:500]
+    failure = {"code": exit_code(error), "rank": identity.rank, "node": identity.node, "error": what}
     write_if_first(failure_path(identity.directory, identity.attempt), json.dumps(failure) + "\n")
-    if isinstance(error, ModuleNotFoundError) or (isinstance(error, FileNotFoundError) and error.filename == script):
+    if isinstance(error, (ModuleNotFoundError, MissingScript)):
         # What is not there will not be there at the next attempt either.
-        write_if_first(unstartable_path(identity.directory, identity.attempt), f"{error}\n")
+        write_if_first(unstartable_path(identity.directory, identity.attempt), f"{what}\n")
 
 
 def _leave_in_bounded_time() -> None:

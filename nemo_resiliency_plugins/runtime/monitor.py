@@ -36,6 +36,8 @@ class Monitor:
         self._sections = set(self._client.section_timeouts)
         self._heartbeats = self._client.heartbeat_timeouts
         self._unwatched: set[str] = set()
+        self._suspensions = 0
+        self._current = OUT_OF_SECTION
         self._limits: dict[str, float | None] = dict(self.configured)
         self._record = RankRecord(identity.directory, identity.rank)
         self.last_life = self._record.last_life
@@ -50,14 +52,20 @@ class Monitor:
         """Set all limits; ``step`` gets ``span_s`` more, because its section may span earlier short steps."""
         step = limits.get(STEP)
         self._limits = {**limits, STEP: step + span_s} if step is not None else dict(limits)
-        self._send_limits(self._limits, self._heartbeats)
+        if not self._suspensions:
+            self._send_limits(self._limits, self._heartbeats)
 
     def suspend(self) -> None:
-        """No limit holds until :meth:`resume`."""
-        self._send_limits(dict.fromkeys(self._limits), (None, None))
+        """No limit holds until the last :meth:`resume`."""
+        self._suspensions += 1
+        if self._suspensions == 1:
+            self._send_limits(dict.fromkeys(self._limits), (None, None))
 
     def resume(self) -> None:
-        self._send_limits(self._limits, self._heartbeats)
+        self._suspensions -= 1
+        if not self._suspensions:
+            self._send_limits(self._limits, self._heartbeats)
+            self._note_down()
 
     def changed(self, previous: str, current: str) -> None:
         """The rank has left one section and is in another; a name without a limit is time out of sections."""
@@ -74,8 +82,13 @@ class Monitor:
             self._lost(error)
         if current not in self._limits:
             self._note_unwatched(current)
-        limit = self._limits.get(current, self._limits[OUT_OF_SECTION])
-        self._record.write(Doing(os.getpid(), current, time.time(), limit, self.step))
+        self._current = current
+        self._note_down()
+
+    def _note_down(self) -> None:
+        """For the next start, should this one be killed: where the rank is, and which limit holds there."""
+        limit = None if self._suspensions else self._limits.get(self._current, self._limits[OUT_OF_SECTION])
+        self._record.write(Doing(os.getpid(), self._current, time.time(), limit, self.step))
 
     def close(self, *, finished: bool) -> None:
         """End the watch of this rank. Safe on an error path: nothing here waits for another rank."""

@@ -37,7 +37,7 @@ class SectionClock:
         self._span_s = span_s
         self._clock = clock
         self._opened = clock()
-        self._samples = 1
+        self._samples: int | None = 1
         self._step_began: float | None = None
         self.current = OUT_OF_SECTION
         self.seen: dict[str, Seen] = {}
@@ -54,7 +54,6 @@ class SectionClock:
     def step_begins(self) -> None:
         """Called once a step; a message goes out at most every ``span_s`` seconds."""
         now = self._clock()
-        self._sample_step(now)
         if self._warmup_left > 0:
             self._warmup_left -= 1
             self._switch(SETUP, now, samples=0)
@@ -63,34 +62,43 @@ class SectionClock:
             self._switch(STEP, now)
         self._step_began = now
 
+    def step_ends(self) -> None:
+        """The running step is over; its section may stay open."""
+        if self._step_began is not None:
+            self._note(STEP, self._clock() - self._step_began)
+            self._step_began = None
+
     def loop_ends(self) -> None:
-        """The last step is over."""
-        self._sample_step(self._clock())
+        """The rank leaves the loop."""
+        self._step_began = None
         self.close()
 
     @contextmanager
-    def within(self, name: str) -> Iterator[None]:
-        """Be in ``name`` for a block; afterwards the surrounding section starts anew."""
-        before = self.current
-        self.open(name)
+    def within(self, name: str, samples: int | None = 1) -> Iterator[None]:
+        """Be in ``name`` for a block; afterwards the surrounding section starts anew. See ``_switch``."""
+        before, before_samples, in_step = self.current, self._samples, self._step_began is not None
+        self._switch(name, self._clock(), samples)
         try:
             yield
         finally:
-            self.open(before)
+            now = self._clock()
+            self._switch(before, now, before_samples)
+            self._step_began = now if in_step else None
 
-    def _switch(self, name: str, now: float, samples: int = 1) -> None:
-        """``samples=0``: a warm-up step may be the longest of its section, but does not show how long that takes."""
-        if self.current != STEP:
+    def _switch(self, name: str, now: float, samples: int | None = 1) -> None:
+        """``samples`` is what the time in ``name`` will count.
+
+        0: it may be the longest of its section, but does not show how long that usually takes (a warm-up step, the
+        part of a step before a section inside it). None: it is left out (a pause).
+        """
+        if self._step_began is not None:
+            self._note(STEP, now - self._step_began, samples=0)
+        elif self.current != STEP and self._samples is not None:
             self._note(self.current, now - self._opened, self._samples)
         previous, self.current = self.current, name
         self._opened, self._samples = now, samples
         self._step_began = None
         self._listener.changed(previous, name)
-
-    def _sample_step(self, now: float) -> None:
-        if self._step_began is not None:
-            self._note(STEP, now - self._step_began)
-            self._step_began = None
 
     def _note(self, name: str, seconds: float, samples: int = 1) -> None:
         self.seen[name] = self.seen.get(name, Seen()).added(seconds, samples)

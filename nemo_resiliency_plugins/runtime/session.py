@@ -19,6 +19,7 @@ from nemo_resiliency_plugins.contract import (
     Verdict,
     progress_path,
     started_path,
+    verdict_path,
     write_atomically,
 )
 from nemo_resiliency_plugins.errors import ConfigError
@@ -28,6 +29,7 @@ from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure
 from nemo_resiliency_plugins.runtime.faults import FaultInjector
 from nemo_resiliency_plugins.runtime.identity import Identity
 from nemo_resiliency_plugins.runtime.log import line, logger
+from nemo_resiliency_plugins.runtime.loop import Loop, is_success, ranks_if_any
 
 if TYPE_CHECKING:
     import torch
@@ -66,21 +68,21 @@ class Session:
         self._checkpointer: Checkpointer | None = None
         self._shared_ranks: Ranks | None = None
         self._models: list[torch.nn.Module] = []
-        self._every = 0
-        self._completed = 0
-        self._saved: int | None = None
-        self._loop_done = False
+        self._loop = Loop()
+        self._entered = False
         self._loss: Any = None
         self.stop_reason: Reason | None = None
         """Why the ranks stop together; None while they do not."""
 
     def __enter__(self) -> Session:
+        if self._entered:
+            raise ConfigError("session", "entered twice", "serves one with statement", "Open a new session().")
+        self._entered = True
         identity = self._identity
         self._events = EventLog(identity.directory, identity.attempt, identity.rank)
         self._events.emit("session_started", node=identity.node, world_size=identity.world_size)
         if identity.rank == 0:
-            self._leave(started_path, "")
-            logger().info(line(0, f"effective configuration: {self._config}"))
+            self._start_attempt()
         self._faults = FaultInjector(self._config, identity, self._events)
         self._detection = watching.start(self._config, identity, self._events, strict=self._strict)
         watch.reached_session()
@@ -90,13 +92,12 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is not None:
+            if error is not None and not is_success(error):
                 emit_failure(self._events, "session_failed", error)
-            elif self._loop_done:
+            elif self._loop.done:
                 self.finish()
-            elif self.stop_reason is None and self._identity.rank == 0:
-                text = "the session ends before its last step: no finished verdict. Call finish() if that is meant"
-                logger().warning(line(0, text))
+            elif self.stop_reason is None:
+                self._say(f"no finished verdict: {self._loop.why_not_done}. Call finish() if that is meant")
         finally:
             self._detection.close(finished=self.stop_reason is Reason.FINISHED)
             self._events.close()
@@ -131,8 +132,10 @@ class Session:
         """
         from nemo_resiliency_plugins.runtime.attaching import make_checkpointer, make_ranks
 
-        root = Path(directory) if directory is not None else None
-        self._every = every
+        if self._checkpointer is not None or not self._entered:
+            raise ConfigError("session.attach", "called", "belongs once into the session's with block", "Call it once.")
+        root = Path(directory).expanduser().absolute() if directory is not None else None
+        self._loop.every = every
         self._shared_ranks = make_ranks(self._identity, process_group)
         self._checkpointer, self._models = make_checkpointer(
             self._shared_ranks, state, root, every=every, keep=keep, functions=(save, load, latest)
@@ -140,15 +143,17 @@ class Session:
         self._detection.start_learning(root or self._identity.directory, self._shared_ranks.maximum)
         began = time.monotonic()
         resumed = self._checkpointer.resume()
-        self._saved = resumed
-        self._completed = resumed or 0
         self._events.emit("resumed", step=resumed, seconds=time.monotonic() - began)
-        return self._completed
+        return self._loop.resume(resumed)
 
     def steps(self, start: int, stop: int) -> Iterator[int]:
-        """The steps ``start`` to ``stop - 1``, each watched; collective where a checkpoint is due, and at the end."""
-        if not (is_count(start) and is_count(stop)):
-            raise ConfigError("session.steps", (start, stop), "must be whole numbers, 0 or more", "Give two ints.")
+        """The steps ``start`` to ``stop - 1``, each watched; collective where a checkpoint is due, and at the end.
+
+        Leave the loop early with :meth:`stop`, not with ``break``: the state in the middle of a step belongs to no
+        step, and a generator that something still holds keeps its section open.
+        """
+        self._check_steps(start, stop)
+        self._loop.done = False
         try:
             for step in range(start, stop):
                 if self.should_stop():
@@ -156,27 +161,28 @@ class Session:
                 self._step_begins(step)
                 yield step
                 self._step_ends(step, first=step == start)
+                if self._loop.stop_asked:
+                    break
             self._detection.loop_ends()
             self.save()
-            self._loop_done = True
+            self._loop.done = True
         finally:
             self._detection.loop_ends()
 
+    def stop(self) -> None:
+        """Let the loop end after the running step, as if it were the last; all ranks in the same step."""
+        self._loop.stop_asked = True
+
     def save(self) -> None:
-        """Collective. Save the state as it is after the last completed step, unless that step is saved already."""
-        if self._checkpointer is None or self._saved == self._completed:
-            return
-        began = time.monotonic()
-        with self._detection.section(CHECKPOINTING):
-            written = self._checkpointer.save(self._completed)
-            self._saved = self._completed
-            self._detection.learn(self._ranks.maximum)
-        if self._identity.rank == 0:
-            self._leave(progress_path, f"{self._completed}\n")
-        loss = None if self._loss is None else float(self._loss)
-        self._events.emit(
-            "checkpoint", step=self._completed, written=written, seconds=time.monotonic() - began, loss=loss
-        )
+        """Collective. Save the state after the last completed step; inside a step, when that step ends.
+
+        Raises:
+            CheckpointError: on all ranks, when the checkpoint could not be committed.
+        """
+        if self._loop.in_step is not None:
+            self._loop.save_asked = True
+        elif self._checkpointer is not None and self._loop.unsaved:
+            self._save(self._checkpointer, self._loop.completed)
 
     def section(self, name: str) -> AbstractContextManager[None]:
         """A block with a limit of its own: ``setup``, ``step``, ``checkpointing``, or a name with a timeout.
@@ -192,8 +198,11 @@ class Session:
         return self._detection.paused()
 
     def observe(self, loss: Any) -> None:
-        """Tell the session the loss of the running step: a tensor or a number. Never synchronises a GPU."""
-        self._loss = loss.detach() if hasattr(loss, "detach") else loss
+        """Tell the session the loss of the running step: one number or a tensor with one. Never synchronises a GPU."""
+        detached = loss.detach() if hasattr(loss, "detach") else loss
+        if getattr(detached, "numel", lambda: 1)() != 1 or isinstance(detached, str):
+            raise ConfigError("session.observe", type(loss).__name__, "must be one number", "Give loss.mean(), say.")
+        self._loss = detached
 
     def should_stop(self) -> bool:
         """Whether all ranks are to stop; for the user's own inner loops (evaluation)."""
@@ -215,35 +224,65 @@ class Session:
         """Collective. The training is done: rank 0 writes the finished verdict when all ranks are here."""
         if self.stop_reason is not None:
             return
-        if not self._ranks.dissolved:
-            self._ranks.barrier()
+        ranks = self._shared_ranks or ranks_if_any()
+        if ranks is not None and not ranks.dissolved:
+            ranks.barrier()
         self.stop_reason = Reason.FINISHED
-        verdict = Verdict(Reason.FINISHED, ExitCode.OK, self._completed, self._identity.rank, self._identity.node)
+        completed = self._loop.completed
+        verdict = Verdict(Reason.FINISHED, ExitCode.OK, completed, self._identity.rank, self._identity.node)
         if self._identity.rank == 0 and self._identity.directory is not None:
             verdict.write(self._identity.directory, self._identity.attempt)
-        self._events.emit("finished", step=self._completed)
+        self._events.emit("finished", step=completed)
 
-    @property
-    def _ranks(self) -> Ranks:
-        if self._shared_ranks is None:
-            from nemo_resiliency_plugins.runtime.attaching import make_ranks
+    def _start_attempt(self) -> None:
+        """Rank 0 tells the batch script and the log that a session has started."""
+        self._leave(started_path, "")
+        logger().info(line(0, f"effective configuration: {self._config}"))
+        directory, attempt = self._identity.directory, self._identity.attempt
+        if directory is not None and attempt.cycle == 0:
+            verdict_path(directory, attempt).unlink(missing_ok=True)  # of another run in the same directory
 
-            self._shared_ranks = make_ranks(self._identity, None)
-        return self._shared_ranks
+    def _check_steps(self, start: int, stop: int) -> None:
+        if not self._entered:
+            raise ConfigError("session.steps", "called", "belongs into the session's with block", "Enter it first.")
+        if not (is_count(start) and is_count(stop)):
+            raise ConfigError("session.steps", (start, stop), "must be whole numbers, 0 or more", "Give two ints.")
+        if self._checkpointer is not None and start != self._loop.completed:
+            rule = f"the attached state is that after {self._loop.completed} steps"
+            raise ConfigError("session.steps.start", start, rule, "Start with what attach() returned.")
+        if self._checkpointer is None and self._config.calc_ft_timeouts:
+            self._say("timeouts are not learned: attach() was not called, so the ranks cannot agree on them")
+
+    def _save(self, checkpointer: Checkpointer, step: int) -> None:
+        began = time.monotonic()
+        with self._detection.section(CHECKPOINTING):
+            written = checkpointer.save(step)
+            self._loop.saved = step
+            if self._shared_ranks is not None:
+                self._detection.learn(self._shared_ranks.maximum)
+        if self._identity.rank == 0:
+            self._leave(progress_path, f"{step}\n")
+        loss = None if self._loss is None else float(self._loss)
+        self._events.emit("checkpoint", step=step, written=written, seconds=time.monotonic() - began, loss=loss)
 
     def _leave(self, path: Callable[[Path, Attempt], Path], text: str) -> None:
         """Tell the batch script something, where there is a directory for it."""
         if self._identity.directory is not None:
             write_atomically(path(self._identity.directory, self._identity.attempt), text)
 
+    def _say(self, text: str) -> None:
+        if self._identity.rank == 0:
+            logger().warning(line(0, text))
+
     def _step_begins(self, step: int) -> None:
+        self._loop.in_step = step
         self._detection.step_begins(step)
         if self._faults.armed:
             self._faults.step_begins(step)
 
     def _step_ends(self, step: int, *, first: bool) -> None:
-        self._completed = step + 1
+        self._detection.step_ends()
         if first:
             self._events.emit("first_step", step=step)
-        if self._every and self._completed % self._every == 0:
+        if self._loop.step_ends(step):
             self.save()

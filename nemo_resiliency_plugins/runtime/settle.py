@@ -26,7 +26,12 @@ def settle(models: Sequence[torch.nn.Module], forward_backward: Callable[[], obj
     import torch
 
     before = rng.capture()
-    buffers = [(buffer, buffer.detach().clone()) for model in models for buffer in model.buffers()]
+    buffers = [
+        (part, name, buffer, buffer.detach().clone())
+        for model in models
+        for part in model.modules()
+        for name, buffer in part.named_buffers(recurse=False)
+    ]
     parameters = [parameter for model in models for parameter in model.parameters()]
     gradients = [parameter.grad for parameter in parameters]
     for _ in range(PASSES):
@@ -36,6 +41,7 @@ def settle(models: Sequence[torch.nn.Module], forward_backward: Callable[[], obj
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
     with torch.no_grad():
-        for buffer, value in buffers:
+        for part, name, buffer, value in buffers:
+            setattr(part, name, buffer)  # a forward pass may have put another tensor in its place
             buffer.copy_(value)
     rng.restore(before)

@@ -49,9 +49,14 @@ def start(identity: Identity, limit_s: float | None) -> None:
         return
     pid = os.getpid()
     reader, writer = os.pipe()
-    if os.fork() == 0:
-        os.close(writer)
-        _watch_and_leave(_Ward(pid, os.pidfd_open(pid), identity), reader, limit_s)
+    between = os.fork()
+    if between == 0:
+        # The watch is a grandchild, so that a script that waits for all its children does not wait for it.
+        if os.fork() == 0:
+            os.close(writer)
+            _watch_and_leave(pid, identity, reader, limit_s)
+        os._exit(0)
+    os.waitpid(between, 0)
     os.close(reader)
     _writer = writer
 
@@ -59,14 +64,19 @@ def start(identity: Identity, limit_s: float | None) -> None:
 def reached_session() -> None:
     """Tell the watch of this process, if it has one, that the session is up."""
     global _writer
-    if _writer is not None:
-        os.write(_writer, b"1")
-        os.close(_writer)
-        _writer = None
-
-
-def _watch_and_leave(ward: _Ward, reader: int, limit_s: float | None) -> None:
+    if _writer is None:
+        return
     try:
+        os.write(_writer, b"1")
+    except OSError:
+        logger().warning("the watch of this rank's start is gone: imports were not watched")
+    os.close(_writer)
+    _writer = None
+
+
+def _watch_and_leave(pid: int, identity: Identity, reader: int, limit_s: float | None) -> None:
+    try:
+        ward = _Ward(pid, os.pidfd_open(pid), identity)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_IGN)
         events = EventLog(ward.identity.directory, ward.identity.attempt, ward.identity.rank)

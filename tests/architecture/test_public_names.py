@@ -32,6 +32,7 @@ SESSION = {
     "settle",
     "should_stop",
     "steps",
+    "stop",
     "stop_reason",
 }
 FEATURE_DOCUMENT = {

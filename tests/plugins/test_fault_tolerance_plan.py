@@ -102,6 +102,14 @@ def test_without_the_package_no_limit_is_set_that_nobody_would_feed(
     assert settings["rank_out_of_section_timeout"] is None
 
 
+def test_the_two_switches_are_always_sent(task: run.Script, executor: run.LocalExecutor) -> None:
+    FaultTolerancePlugin(calc_ft_timeouts=False, enable_ft_package=False).setup(task, executor)
+    sent = {name: value for name, value in executor.env_vars.items() if name.startswith("NRP_FAULT_TOLERANCE__")}
+    assert sent["NRP_FAULT_TOLERANCE__CALC_FT_TIMEOUTS"] == "false"
+    assert sent["NRP_FAULT_TOLERANCE__ENABLE_FT_PACKAGE"] == "false"
+    assert "NRP_FAULT_TOLERANCE__WARMUP_STEPS" not in sent
+
+
 def test_twice_is_once(task: run.Script, executor: run.LocalExecutor) -> None:
     plugin = FaultTolerancePlugin(overrides="megatron_bridge", fault_script="kill@1:3")
     plugin.setup(task, executor)
@@ -139,6 +147,7 @@ def value_for(name: str) -> Any:
         ("rank_section_timeouts", {"step": -1}),
         ("rank_section_timeouts", {"a b": 1}),
         ("rank_section_timeouts", [1]),
+        ("rank_section_timeouts", {"out_of_section": 5}),
         ("workload_check_interval", 0),
         ("simulated_fault_type", "hang"),
         ("fault_script", "kill@one:3"),

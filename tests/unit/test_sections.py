@@ -29,6 +29,7 @@ class Bench:
         for duration in seconds:
             self.clock.step_begins()
             self.now += duration
+            self.clock.step_ends()
 
     @property
     def opened(self) -> list[str]:
@@ -84,15 +85,34 @@ def test_each_step_is_a_sample_though_sections_span_several() -> None:
     assert bench.clock.seen["step"] == Seen(3, 0.5)
 
 
-def test_a_step_with_an_interruption_is_no_sample() -> None:
+def test_the_time_in_a_block_is_not_that_of_its_step() -> None:
     bench = Bench()
-    bench.steps(0.5)
+    bench.clock.step_begins()
+    bench.now += 0.5
     with bench.clock.within("evaluation"):
         bench.now += 50.0
-    bench.steps(0.5)
-    bench.clock.loop_ends()
+    bench.now += 0.25
+    bench.clock.step_ends()
     assert bench.clock.seen["step"] == Seen(1, 0.5)
     assert bench.clock.seen["evaluation"] == Seen(1, 50.0)
+
+
+def test_a_pause_leaves_no_trace() -> None:
+    bench = Bench()
+    bench.clock.step_begins()
+    with bench.clock.within("out_of_section", samples=None):
+        bench.now += 1000.0
+    bench.clock.step_ends()
+    assert {name: seen.longest_s for name, seen in bench.clock.seen.items()} == {"out_of_section": 0.0, "step": 0.0}
+
+
+def test_steps_are_learned_though_each_is_followed_by_a_checkpoint() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.steps(0.5)
+        with bench.clock.within("checkpointing"):
+            bench.now += 2.0
+    assert bench.clock.seen["step"] == Seen(3, 0.5)
 
 
 def test_warmup_steps_show_how_long_setup_takes_but_not_how_often_it_was_seen() -> None:

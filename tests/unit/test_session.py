@@ -212,7 +212,7 @@ def test_attach_refuses_bad_numbers(place: Place, name: str, value: object) -> N
         ({"step": 3}, "needs state_dict"),
         ({"a.b": nn.Linear(1, 1)}, "without dots"),
         ({"rng": nn.Linear(1, 1)}, "not 'rng'"),
-        ({"optimizer": torch.optim.SGD(nn.Linear(1, 1).parameters())}, "its model must be in state too"),
+        ({"optimizer": torch.optim.SGD(nn.Linear(1, 1).parameters())}, "must be those of one module in state"),
     ],
 )
 def test_attach_refuses_what_it_cannot_save(place: Place, state: dict[str, Any], rule: str) -> None:
@@ -262,7 +262,7 @@ def test_a_loop_that_was_left_is_none_and_says_so(place: Place, caplog: pytest.L
         for _ in session.steps(0, 4):
             break
     assert place.verdict is None
-    assert "the session ends before its last step" in caplog.text
+    assert "the loop was left in the middle of step 0, use stop() instead of break" in caplog.text
 
 
 def test_an_early_end_that_is_meant_is_a_finished_verdict(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -66,21 +67,26 @@ class DcpCheckpointer:
         self._store = CheckpointStore(root, keep=keep)
         self.state = TrainingState(state)
         self._ranks = ranks
+        self._unreadable: dict[int, str] = {}
+        self._proven = False
 
     def resume(self) -> int | None:
         """Falls back to older checkpoints, all ranks together, when one turns out to be damaged."""
-        unreadable: dict[int, str] = {}
         while True:
-            step = self._ranks.decide(lambda: self._newest(unreadable))
+            step = self._ranks.decide(self._newest)
             problem = None if step is None else self._load_problem(step)
             if step is None or self._ranks.maximum([float(problem is not None)]) == [0.0]:
                 return step
-            unreadable[step] = problem or "another rank could not read it"
+            self._unreadable[step] = problem or "another rank could not read it"
 
     def save(self, step: int) -> bool:
         if not self._ranks.decide(lambda: int(self._make_room(step))):
             return False
+        if not self._proven:
+            self.state.require_loadable()  # what was empty at attach() has values now
+            self._proven = True
         self._write(step)
+        self._unreadable.pop(step, None)
         self._ranks.decide(lambda: self._store.commit(step, world_size=self._ranks.world_size))
         return True
 
@@ -89,18 +95,20 @@ class DcpCheckpointer:
         try:
             self._load(step)
         except CheckpointError as error:
-            return str(error).splitlines()[-1]
+            lines = str(error).splitlines()
+            # Of torch's report, the line that names the error; what follows is general advice.
+            return next((line for line in lines if re.match(r"[\w.]*(Error|Exception): ", line)), lines[0])
         return None
 
-    def _newest(self, unreadable: Mapping[int, str]) -> int | None:
-        step, problems = self._store.newest_whole(unreadable)
+    def _newest(self) -> int | None:
+        step, problems = self._store.newest_whole(self._unreadable)
         require_resumable(self._store.root, step, problems)
         for problem in problems:
             logger().warning(line(0, f"skipped a checkpoint: {problem}"))
         return step
 
     def _make_room(self, step: int) -> bool:
-        if step in self._store.committed() and self._store.is_whole(step):
+        if step in self._store.committed() and self._store.is_whole(step) and step not in self._unreadable:
             return False
         note = self._store.prepare(step)
         if note:
@@ -127,13 +135,15 @@ class DcpCheckpointer:
 
         from nemo_resiliency_plugins.runtime.checkpoint.safe_load import SafePlanner, SafeReader
 
+        path = self._store.path(step)
         tensors, host = self.state.gather()
         entry = HOST.format(rank=self._ranks.rank % self._store.world_size(step))
-        content: dict[str, Any] = {**tensors, entry: host}
-        with _quiet(), _reporting(self._store.path(step)):
+        known = SafeReader(path).read_metadata().state_dict_metadata
+        content: dict[str, Any] = {**self.state.leave_out(tensors, known), entry: host}
+        with _quiet(), _reporting(path):
             load(
                 content,
-                storage_reader=SafeReader(self._store.path(step)),
+                storage_reader=SafeReader(path),
                 planner=SafePlanner(),
                 process_group=self._ranks.group,
                 no_dist=self._ranks.alone,

@@ -83,6 +83,8 @@ class CheckpointStore:
         path = self.path(step)
         try:
             marker = json.loads((path / MARKER).read_text())
+            if marker["step"] != step or not isinstance(marker["world_size"], int) or marker["world_size"] < 1:
+                return f"{path}: its marker is that of another checkpoint"
             sizes: dict[str, int] = marker["files"]
             wrong = [name for name, size in sizes.items() if (path / name).stat().st_size != size]
         except (OSError, ValueError, LookupError, TypeError) as error:

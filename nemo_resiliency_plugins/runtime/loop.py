@@ -1,0 +1,60 @@
+"""Where a rank is in its training loop, and which step its state belongs to."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nemo_resiliency_plugins.runtime.agreement import Ranks
+
+
+@dataclasses.dataclass
+class Loop:
+    """``completed`` steps are in the state; ``in_step`` is the one that runs, or in which the loop was left."""
+
+    every: int = 0
+    completed: int = 0
+    saved: int | None = None
+    in_step: int | None = None
+    save_asked: bool = False
+    stop_asked: bool = False
+    done: bool = False
+
+    @property
+    def unsaved(self) -> bool:
+        return self.saved != self.completed
+
+    @property
+    def why_not_done(self) -> str:
+        if self.in_step is None:
+            return "the session ends before its last step"
+        lost = "; the checkpoint asked for in it was not written" if self.save_asked else ""
+        return f"the loop was left in the middle of step {self.in_step}, use stop() instead of break{lost}"
+
+    def resume(self, step: int | None) -> int:
+        """Take over the step of a checkpoint; returns the step to go on with."""
+        self.saved, self.completed = step, step or 0
+        return self.completed
+
+    def step_ends(self, step: int) -> bool:
+        """Count the step; whether a checkpoint is due after it."""
+        asked, self.save_asked, self.in_step = self.save_asked, False, None
+        self.completed = step + 1
+        return asked or bool(self.every and self.completed % self.every == 0)
+
+
+def is_success(error: BaseException) -> bool:
+    """``sys.exit()`` and ``sys.exit(0)`` end a program well."""
+    return isinstance(error, SystemExit) and error.code in (None, 0)
+
+
+def ranks_if_any() -> Ranks | None:
+    """The ranks, where a process group exists; this loads nothing that the script has not loaded."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_initialized():
+        return None
+    from nemo_resiliency_plugins.runtime.agreement import Ranks
+
+    return Ranks()

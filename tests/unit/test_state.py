@@ -1,0 +1,136 @@
+"""What is saved can be restored, or is refused before anything is trained."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+from nemo_resiliency_plugins.errors import CheckpointError, ConfigError
+from nemo_resiliency_plugins.runtime.agreement import Ranks
+from nemo_resiliency_plugins.runtime.checkpoint.manager import DcpCheckpointer
+from nemo_resiliency_plugins.runtime.checkpoint.state import TrainingState
+
+
+class WithUnusedHead(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.unused = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        result: torch.Tensor = self.body(x)
+        return result
+
+
+class Saying:
+    """An object with a state of the test's own."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def state_dict(self) -> Any:
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state = state
+
+
+Make = Callable[[], tuple[nn.Module, torch.optim.Optimizer]]
+
+
+def adamw() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(1)
+    model = WithUnusedHead()
+    return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+
+
+def momentum() -> tuple[nn.Module, torch.optim.Optimizer]:
+    model, _ = adamw()
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+
+def checkpointer(root: Path, **state: Any) -> DcpCheckpointer:
+    return DcpCheckpointer(root, state, Ranks(), keep=2)
+
+
+@pytest.mark.parametrize("make", [adamw, momentum], ids=["adamw", "momentum"])
+def test_a_head_without_gradients_is_resumed_from(tmp_path: Path, make: Make) -> None:
+    model, optimizer = make()
+    train(model, optimizer, 3)
+    checkpointer(tmp_path, model=model, optimizer=optimizer).save(3)
+    again, its_optimizer = make()
+    assert checkpointer(tmp_path, model=again, optimizer=its_optimizer).resume() == 3
+    for pair in ((model, optimizer), (again, its_optimizer)):
+        train(*pair, 3)
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True))
+
+
+def test_another_optimizer_is_said_to_be_the_reason(tmp_path: Path) -> None:
+    model, optimizer = adamw()
+    train(model, optimizer, 1)
+    checkpointer(tmp_path, model=model, optimizer=optimizer).save(1)
+    again, other = momentum()
+    train(again, other, 1)
+    with pytest.raises(CheckpointError, match="can be resumed from"):
+        checkpointer(tmp_path, model=again, optimizer=other).resume()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [numpy.zeros(2), numpy.float64(1), datetime.date(2026, 1, 1), Path("x"), {"deep": [numpy.int64(3)]}],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_state_that_could_not_be_read_again_is_refused(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"attach.state\['loader'\].*plain types.*tolist"):
+        checkpointer(tmp_path, loader=Saying({"position": value}))
+
+
+def test_a_state_that_becomes_unreadable_later_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    loader = Saying({})
+    saving = checkpointer(tmp_path, loader=loader)
+    loader.state = {"position": numpy.int64(3)}
+    with pytest.raises(ConfigError, match="plain types"):
+        saving.save(1)
+
+
+@pytest.mark.parametrize("state", [{}, None, [1, (2, "x")], {"t": torch.ones(2)}, {"nested": {"a": b"bytes"}}])
+def test_plain_states_come_back(tmp_path: Path, state: Any) -> None:
+    checkpointer(tmp_path, loader=Saying(state)).save(1)
+    again = Saying("else")
+    checkpointer(tmp_path, loader=again).resume()
+    assert str(again.state) == str(state)
+
+
+def test_optimizers_that_cannot_be_restored_are_refused() -> None:
+    model = nn.Linear(2, 2)
+    empty = torch.optim.AdamW([{"params": model.parameters()}, {"params": []}])
+    with pytest.raises(ConfigError, match="empty parameter group"):
+        TrainingState({"model": model, "optimizer": empty})
+    with pytest.raises(ConfigError, match="LBFGS"):
+        TrainingState({"model": model, "optimizer": torch.optim.LBFGS(model.parameters())})
+
+
+def test_a_module_without_parameters_is_nothing_to_save(tmp_path: Path) -> None:
+    checkpointer(tmp_path, loss=nn.MSELoss()).save(1)
+    assert checkpointer(tmp_path, loss=nn.MSELoss()).resume() == 1
+
+
+def test_buffers_are_kept_for_each_rank() -> None:
+    tensors, host = TrainingState({"model": WithUnusedHead()}).gather()
+    assert "model.count" not in tensors
+    assert list(host["model"]) == ["count"]
