@@ -97,11 +97,14 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
     with runtime.session() as session:  # nrp
-        gpu = torch.cuda.is_available()
-        dist.init_process_group("nccl" if gpu else "gloo")
+        device = torch.device("cpu")
+        if torch.cuda.is_available():
+            device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(device)
+        dist.init_process_group("gloo" if device.type == "cpu" else "nccl")
         rank = dist.get_rank()
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
         torch.manual_seed(1)
         torch.use_deterministic_algorithms(True)
         model = SmallGPT(width=options.width, layers=options.layers, heads=options.heads, length=options.length)
