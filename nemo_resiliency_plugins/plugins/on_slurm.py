@@ -22,7 +22,7 @@ from nemo_resiliency_plugins.plugins.edits import (
     UseLauncher,
 )
 from nemo_resiliency_plugins.plugins.launcher import take_over
-from nemo_resiliency_plugins.plugins.node_launcher import NRP, NodeLauncher, task_key
+from nemo_resiliency_plugins.plugins.node_launcher import NRP, RUN_DIR, NodeLauncher, task_key
 from nemo_resiliency_plugins.slurm.policy import FACTS, RULES
 from nemo_resiliency_plugins.slurm.render import render
 
@@ -57,6 +57,9 @@ def refuse_what_cannot_work(plugin: FaultTolerancePlugin, executor: run.SlurmExe
     if executor.heterogeneous:
         remedy = "Use one kind of nodes, heterogeneous=False."
         raise UnsupportedError("executor.heterogeneous", True, "heterogeneous jobs are not supported", remedy)
+    if executor.container_image is None and RUN_DIR in executor.tunnel.job_dir:
+        rule = f"NeMo-Run 0.11 replaces {RUN_DIR} wherever it stands in a batch script that uses no container"
+        raise UnsupportedError("tunnel.job_dir", executor.tunnel.job_dir, rule, "Choose a directory without it.")
     if executor.retries not in (0, plugin.num_job_retries_on_failure):
         rule = f"num_job_retries_on_failure={plugin.num_job_retries_on_failure} says something else"
         raise ConflictError("executor.retries", executor.retries, rule, "Set the number in the plugin only")

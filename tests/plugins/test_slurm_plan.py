@@ -69,6 +69,7 @@ def test_the_users_setup_lines_and_task_stay(task: run.Script, tmp_path: Path) -
         ({"srun_args": ["-K0"]}, {}, ConflictError, "-K0"),
         ({"retries": 5}, {}, ConflictError, r"executor.retries=5.*num_job_retries_on_failure=2"),
         ({"launcher": run.SlurmRay()}, {}, ConflictError, "launcher"),
+        ({"tunnel": run.LocalTunnel(job_dir="/me/nemo_run/x")}, {}, UnsupportedError, "/nemo_run"),
         ({"nodes": 1}, {"spare_nodes": 1}, ConfigError, "spare_nodes=1"),
     ],
 )
@@ -161,3 +162,24 @@ def test_the_same_source_gives_the_same_zip_and_it_stands_alone(
         [sys.executable, "-S", "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith(str(path))
+
+
+DRY_RUN = """
+import sys
+sys.modules["torch"] = sys.modules["nvidia_resiliency_ext"] = None
+import nemo_run as run
+from nemo_resiliency_plugins import FaultTolerancePlugin
+tunnel = run.LocalTunnel(job_dir=f"{sys.argv[1]}/experiments")
+executor = run.SlurmExecutor(account="a", nodes=2, tunnel=tunnel, packager=run.Packager())
+task = run.Script("train.py", entrypoint="python")
+with run.Experiment("dry", base_dir=sys.argv[1]) as experiment:
+    experiment.add(task, executor=executor, plugins=[FaultTolerancePlugin()], name="task")
+    experiment.dryrun()
+"""
+
+
+def test_a_laptop_without_torch_and_nvrx_can_submit(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DRY_RUN, str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "nemo_resiliency_plugins: retry policy" in done.stdout

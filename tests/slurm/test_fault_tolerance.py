@@ -96,11 +96,12 @@ def test_a_lost_node_is_replaced(cluster: Cluster, tmp_path: Path, undisturbed: 
 
 
 def test_retries_are_used_up_and_the_code_of_the_failure_is_kept(cluster: Cluster, tmp_path: Path) -> None:
-    task = script(tmp_path, "import sys; sys.exit(42)")
+    task = script(tmp_path, "import sys; print('tried'); sys.exit(42)")
     job = submit(cluster, tmp_path, task, [plugin(num_in_job_restarts=0)])
     assert job.ended() == ("FAILED", "42:0"), job.log
     assert job.attempts() == ["0-0", "0-1", "0-2"]
     assert job.policy()["why"] == "failed, no more left"
+    assert job.log.count("tried\n") == 3, "a later round may not overwrite the log of an earlier one"
     assert len(cluster.sacct(job.job_id)) == 1
 
 
