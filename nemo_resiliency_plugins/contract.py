@@ -122,9 +122,13 @@ def unstartable_path(directory: Path, attempt: Attempt) -> Path:
     return directory / f"unstartable-{attempt.name}"
 
 
-def failure_path(directory: Path, attempt: Attempt) -> Path:
-    """Holds the first failure of a cycle; launchers turn every rank's exit code into 1, this keeps it."""
-    return directory / f"failure-{attempt.name}-{attempt.cycle:04d}.json"
+def failure_path(directory: Path, attempt: Attempt, meeting: str) -> Path:
+    """Holds the first failure of a cycle; launchers turn every rank's exit code into 1, this keeps it.
+
+    ``meeting`` is what the ranks of one start share: their MASTER_PORT. The cycle is no such thing, since each
+    launcher of NVRx 0.4.1 counts its own restarts.
+    """
+    return directory / f"failure-{attempt.name}-{meeting}.json"
 
 
 def write_if_first(path: Path, text: str) -> None:

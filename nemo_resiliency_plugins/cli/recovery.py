@@ -36,15 +36,10 @@ def newest_step(events: Iterable[Event]) -> int:
 
 def _recovery(fault: Event, events: list[Event]) -> Recovery:
     later = [event for event in events if event["time"] >= fault["time"]]
-    again = [event for event in later if event["cycle"] == fault["cycle"] + 1]
-    resumed, running = _first(again, "resumed"), _first(again, "first_step")
-    noticed = _first(
-        [event for event in later if event["cycle"] == fault["cycle"] and _notices(fault, event)], "rank_ended"
-    )
-    steps_again = fault["step"] - (resumed["step"] or 0) if resumed and fault["step"] is not None else None
-    return Recovery(
-        fault["kind"], fault["rank"], fault["step"], _since(fault, noticed), _since(fault, running), steps_again
-    )
+    resumed, running = _first(later, "resumed"), _first(later, "first_step")
+    noticed = _first((event for event in later if _notices(fault, event)), "rank_ended")
+    again = fault["step"] - (resumed["step"] or 0) if resumed and fault["step"] is not None else None
+    return Recovery(fault["kind"], fault["rank"], fault["step"], _since(fault, noticed), _since(fault, running), again)
 
 
 def _notices(fault: Event, event: Event) -> bool:

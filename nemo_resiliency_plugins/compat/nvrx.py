@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import logging
+import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,7 +88,7 @@ def rendezvous_options(endpoint: str, *, attempt: str, is_head: bool, start_skew
         start_skew_s: seconds that nodes may start apart: both of torch's windows, in one option, because the
             option does not add up when given twice.
     """
-    skew = int(start_skew_s)
+    skew = math.ceil(start_skew_s)
     conf = f"is_host={int(is_head)},join_timeout={skew},read_timeout={max(60, skew)}"
     return [
         "--rdzv-backend=c10d",

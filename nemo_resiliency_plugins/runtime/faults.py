@@ -8,13 +8,15 @@ import signal
 import threading
 
 from nemo_resiliency_plugins.config import Fault, FaultScript, FaultToleranceConfig
-from nemo_resiliency_plugins.contract import fired_path
+from nemo_resiliency_plugins.contract import fired_path, write_atomically
 from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.identity import Identity
 from nemo_resiliency_plugins.runtime.log import line, logger
 
 SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP, "rank_killed": signal.SIGKILL, "rank_hung": signal.SIGSTOP}
+
+SIMULATED = "simulated"
 
 
 class InjectedError(RuntimeError):
@@ -36,7 +38,7 @@ class FaultInjector:
                 rule = f"names a rank that a job of {identity.world_size} ranks does not have"
                 raise ConfigError(f"FaultToleranceConfig.{name}", rank, rule, "Name a smaller rank.")
         self._pending = [fault for fault in script.for_rank(identity.rank) if not self._has_fired(fault.name)]
-        self._simulate = config.simulate_fault and self._first_start()
+        self._simulate = config.simulate_fault and self._first_start() and not self._has_fired(SIMULATED)
 
     @property
     def armed(self) -> bool:
@@ -59,11 +61,7 @@ class FaultInjector:
         return fired_path(directory, name).exists() if directory else not self._first_start()
 
     def _inject(self, fault: Fault) -> None:
-        if self._identity.directory is not None:
-            path = fired_path(self._identity.directory, fault.name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-        self._announce(fault.kind, fault.step)
+        self._announce(fault.name, fault.kind, fault.step)
         if fault.kind == "exception":
             raise InjectedError(f"injected at step {fault.step}")
         os.kill(os.getpid(), SIGNALS[fault.kind])
@@ -84,9 +82,11 @@ class FaultInjector:
             timer.start()
 
     def _simulate_fault(self, kind: str) -> None:
-        self._announce(kind, None)
+        self._announce(SIMULATED, kind, None)
         os.kill(os.getpid(), SIGNALS[kind])
 
-    def _announce(self, kind: str, step: int | None) -> None:
+    def _announce(self, name: str, kind: str, step: int | None) -> None:
+        if self._identity.directory is not None:
+            write_atomically(fired_path(self._identity.directory, name), "")
         self._events.emit("fault_injected", kind=kind, step=step)
         logger().warning(line(self._identity.rank, f"injecting a fault: {kind}"))

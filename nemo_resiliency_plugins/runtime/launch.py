@@ -131,7 +131,8 @@ def _record(error: BaseException, identity: Identity, events: EventLog) -> None:
         return
     what = f"{type(error).__name__}: {message_of(error)}"[:500]
     failure = {"code": exit_code(error), "rank": identity.rank, "node": identity.node, "error": what}
-    write_if_first(failure_path(identity.directory, identity.attempt), json.dumps(failure) + "\n")
+    meeting = os.environ.get("MASTER_PORT", "0")
+    write_if_first(failure_path(identity.directory, identity.attempt, meeting), json.dumps(failure) + "\n")
     if isinstance(error, (ModuleNotFoundError, MissingScript)):
         # What is not there will not be there at the next attempt either.
         write_if_first(unstartable_path(identity.directory, identity.attempt), f"{what}\n")

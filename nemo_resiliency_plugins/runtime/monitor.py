@@ -41,6 +41,8 @@ class Monitor:
         self._limits: dict[str, float | None] = dict(self.configured)
         self._record = RankRecord(identity.directory, identity.rank)
         self.last_life = self._record.last_life
+        self._doing: Doing | None = None
+        self._overran: tuple[str | None, float] = (None, 0.0)
         self.step = 0
 
     @property
@@ -88,7 +90,11 @@ class Monitor:
     def _note_down(self) -> None:
         """For the next start, should this one be killed: where the rank is, and which limit holds there."""
         limit = None if self._suspensions else self._limits.get(self._current, self._limits[OUT_OF_SECTION])
-        self._record.write(Doing(os.getpid(), self._current, time.time(), limit, self.step))
+        now = time.time()
+        if self._doing is not None and self._doing.overdue(now):
+            self._overran = (self._doing.section, now)
+        self._doing = Doing(os.getpid(), self._current, now, limit, self.step, *self._overran)
+        self._record.write(self._doing)
 
     def close(self, *, finished: bool) -> None:
         """End the watch of this rank. Safe on an error path: nothing here waits for another rank."""

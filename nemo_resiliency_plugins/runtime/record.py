@@ -11,19 +11,29 @@ from pathlib import Path
 from nemo_resiliency_plugins.contract import rank_record_path
 from nemo_resiliency_plugins.runtime.log import logger
 
+WOKEN_S = 1.0
+"""A monitor wakes a stopped rank (SIGCONT) right before it kills it; what the rank does then is no recovery."""
 SLOT = 512
 """Bytes of each of the two lines: what the rank says of itself, and when its watch saw it end."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Doing:
-    """``section`` has been open since ``since`` (seconds since the epoch) with a limit of ``limit_s``."""
+    """``section`` has been open since ``since`` (seconds since the epoch) with a limit of ``limit_s``.
+
+    ``overran`` is the last section that was left after its limit, at ``overran_at``.
+    """
 
     pid: int
     section: str
     since: float
     limit_s: float | None
     step: int
+    overran: str | None = None
+    overran_at: float = 0.0
+
+    def overdue(self, now: float) -> bool:
+        return self.limit_s is not None and now - self.since >= self.limit_s
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +45,10 @@ class LastLife:
 
     @property
     def hung_in(self) -> str | None:
-        """The section whose limit had passed when the rank ended."""
-        limit = self.doing.limit_s
-        return self.doing.section if limit is not None and self.ended - self.doing.since >= limit else None
+        """The section whose limit had passed when the rank ended, or was woken to be killed."""
+        if self.doing.overdue(self.ended):
+            return self.doing.section
+        return self.doing.overran if self.ended - self.doing.overran_at < WOKEN_S else None
 
 
 class RankRecord:
@@ -93,7 +104,9 @@ def read_last_life(path: Path) -> LastLife | None:
         lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip(" \0")]
         told = Doing(**lines[0])
         limit_s = None if told.limit_s is None else float(told.limit_s)
-        doing = Doing(int(told.pid), str(told.section), float(told.since), limit_s, int(told.step))
+        overran = None if told.overran is None else str(told.overran)
+        values = (int(told.pid), str(told.section), float(told.since), limit_s, int(told.step))
+        doing = Doing(*values, overran, float(told.overran_at))
         ended = float(lines[1]["ended"]) if len(lines) > 1 and lines[1]["pid"] == doing.pid else time.time()
     except (OSError, ValueError, LookupError, TypeError):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import random
 import socket
 import struct
 import time
@@ -14,6 +15,7 @@ from nemo_resiliency_plugins.contract import write_atomically
 from nemo_resiliency_plugins.errors import ConfigError
 
 POLL_S = 0.1
+PORTS = (15000, 32768)
 SIOCGIFADDR = 0x8915
 INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 ALLOW_LOOPBACK = "NRP_ALLOW_LOOPBACK"
@@ -21,11 +23,21 @@ ALLOW_LOOPBACK = "NRP_ALLOW_LOOPBACK"
 
 def publish(path: Path, host: str) -> str:
     """Choose a free port of this machine and write ``host:port`` to ``path``."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        endpoint = f"{host}:{probe.getsockname()[1]}"
+    endpoint = f"{host}:{free_port()}"
     write_atomically(path, endpoint + "\n")
     return endpoint
+
+
+def free_port() -> int:
+    """A port that nobody listens on, out of the range that the kernel gives to outgoing connections.
+
+    The launcher binds it only seconds later, when torch is imported; until then nothing else is likely to take it.
+    """
+    while True:
+        port = random.randrange(*PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
 
 
 def await_endpoint(path: Path, deadline_s: float) -> str:
@@ -51,7 +63,8 @@ def own_address(env: Mapping[str, str], *, nodes: int) -> str:
         ConfigError: several nodes, and only the loopback address is known.
     """
     candidates = [*_of_interfaces(env), *_of_host_name(), *_of_default_route()]
-    usable = [address for address in candidates if not address.startswith("127.")]
+    avoided = _avoided(env)
+    usable = [address for address in candidates if not address.startswith("127.") and address not in avoided]
     if usable:
         return usable[0]
     if nodes == 1 or env.get(ALLOW_LOOPBACK) == "1":
@@ -61,10 +74,25 @@ def own_address(env: Mapping[str, str], *, nodes: int) -> str:
 
 
 def _of_interfaces(env: Mapping[str, str]) -> list[str]:
-    """Addresses of the interfaces that the user has named, or of those whose names begin so."""
-    wanted = [name for variable in INTERFACE_VARIABLES for name in env.get(variable, "").lstrip("=").split(",") if name]
-    found = [name for _, name in socket.if_nameindex() if any(name.startswith(prefix) for prefix in wanted)]
+    """Addresses of the interfaces that the user has named."""
+    found = [name for variable in INTERFACE_VARIABLES for name in _named(env.get(variable, ""))]
     return [address for address in map(_address_of, found) if address]
+
+
+def _avoided(env: Mapping[str, str]) -> set[str]:
+    """Addresses of the interfaces that the user has excluded, as NCCL reads ``^docker,lo``."""
+    values = (env.get(variable, "") for variable in INTERFACE_VARIABLES)
+    excluded = [name for value in values if value.startswith("^") for name in _named(value[1:])]
+    return {address for address in map(_address_of, excluded) if address}
+
+
+def _named(value: str) -> list[str]:
+    """Interfaces of this machine: by prefix as NCCL reads a name, by the whole name after ``=``; none after ``^``."""
+    exact, wanted = value.startswith("="), [name for name in value.lstrip("=").split(",") if name]
+    present = [name for _, name in socket.if_nameindex()]
+    if value.startswith("^"):
+        return []
+    return [name for name in present if any(name == want if exact else name.startswith(want) for want in wanted)]
 
 
 def _address_of(interface: str) -> str | None:

@@ -236,11 +236,11 @@ class Session:
 
     def _start_attempt(self) -> None:
         """Rank 0 tells the batch script and the log that a session has started."""
-        self._leave(started_path, "")
         logger().info(line(0, f"effective configuration: {self._config}"))
         directory, attempt = self._identity.directory, self._identity.attempt
         if directory is not None and attempt.cycle == 0:
             verdict_path(directory, attempt).unlink(missing_ok=True)  # of another run in the same directory
+        self._leave(started_path, "")
 
     def _check_steps(self, start: int, stop: int) -> None:
         if not self._entered:

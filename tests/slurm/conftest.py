@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _settled(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
+    gc.collect()  # the pipes that NeMo-Run leaves would else be reported when pytest shuts down
     if "cluster" in request.fixturenames:
         request.getfixturevalue("cluster").settle()
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -80,12 +82,13 @@ def test_a_simulated_fault_hits_the_given_rank_once(
 
 
 def test_a_random_fault_hits_one_rank_that_all_agree_on(
-    make_identity: MakeIdentity, sent: list[int], monkeypatch: pytest.MonkeyPatch
+    make_identity: MakeIdentity, sent: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for run in range(5):
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", str(run))
         for rank in range(8):
-            simulated(make_identity(rank, 8)).step_begins(0)
+            identity = dataclasses.replace(make_identity(rank, 8), directory=tmp_path / str(run))
+            simulated(identity).step_begins(0)
     wait_for(lambda: len(sent) == 5)
     assert set(sent) <= {signal.SIGKILL, signal.SIGSTOP}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from nemo_resiliency_plugins.runtime import monitor as module
 from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.identity import Identity
 from nemo_resiliency_plugins.runtime.monitor import Monitor
-from nemo_resiliency_plugins.runtime.record import read_last_life
+from nemo_resiliency_plugins.runtime.record import note_end, read_last_life
 
 LIMITS = {"step": 5.0, "out_of_section": 9.0}
 
@@ -81,3 +82,18 @@ def test_the_next_start_knows_the_configured_limits(monitor: Monitor, identity: 
     monitor.allow({"step": 2.0, "out_of_section": 3.0}, span_s=0.5)
     again = Monitor(identity, EventLog(None, Attempt(), 0))
     assert again.configured == LIMITS
+
+
+@pytest.mark.parametrize(("woken_s", "hung"), [(0.5, "step"), (2.0, None)])
+def test_what_a_woken_rank_does_before_it_is_killed_hides_no_hang(
+    monitor: Monitor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, woken_s: float, hung: str | None
+) -> None:
+    moments = iter([100.0, 106.0, 106.1, 106.2, 106.1 + woken_s])
+    monkeypatch.setattr("time.time", lambda: next(moments))
+    for previous, current in (("out_of_section", "step"), ("step", "step"), ("step", "other"), ("other", "step")):
+        monitor.changed(previous, current)
+    path = tmp_path / "ranks" / "rank00000.json"
+    note_end(path, os.getpid())
+    last = read_last_life(path)
+    assert last is not None
+    assert last.hung_in == hung

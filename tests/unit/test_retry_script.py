@@ -134,7 +134,9 @@ def test_failures_are_tried_again_in_the_allocation_until_they_are_used_up(batch
 
 def test_the_code_of_the_first_failed_rank_is_kept(batch: Batch) -> None:
     failing = (
-        'mkdir -p "$NRP"; for c in 0 1; do echo "{\\"code\\": 4$c}" > "$NRP/failure-7-0-$NRP_ROUND-000$c.json"; done'
+        'mkdir -p "$NRP"; file="$NRP/failure-7-0-$NRP_ROUND"; '
+        'echo "{\\"code\\": 40}" > "$file-50001.json"; touch -d "1 hour ago" "$file-50001.json"; '
+        'echo "{\\"code\\": 41}" > "$file-40001.json"'
     )
     assert batch.run(f"{failing}; exit 1", max_failures=0) == 41
 
