@@ -14,6 +14,7 @@ import yaml
 from nemo_run.core.execution.launcher import SlurmTemplate
 
 from nemo_resiliency_plugins.contract import CONFIG_FILE, MONITOR_FILE, RUNTIME_FILE
+from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.plugins.bundle import write_runtime_zip
 from nemo_resiliency_plugins.slurm.render import render
 
@@ -58,7 +59,11 @@ class NodeLauncher(SlurmTemplate):
         return run.Script(inline=render("node.sh.j2", version=version, variables=self.variables, command=command))
 
     def _is_training(self, cmd: list[str]) -> bool:
-        return len(self.tasks) < 2 or _matches([*self.tasks.values()][self.trains], self.trains, cmd)
+        keys = [*self.tasks.values()]
+        if keys and self.trains >= len(keys):
+            rule = f"the group has {len(keys)} tasks"
+            raise ConfigError("FaultTolerancePlugin.trains", self.trains, rule, "Count them from 0.")
+        return len(keys) < 2 or _matches(keys[self.trains], self.trains, cmd)
 
     @staticmethod
     def _with_inline_script_kept(cmd: list[str], directory: Path) -> list[str]:

@@ -63,6 +63,10 @@ def refuse_what_cannot_work(plugin: FaultTolerancePlugin, executor: run.SlurmExe
     if executor.retries not in (0, plugin.num_job_retries_on_failure):
         rule = f"num_job_retries_on_failure={plugin.num_job_retries_on_failure} says something else"
         raise ConflictError("executor.retries", executor.retries, rule, "Set the number in the plugin only")
+    tasks = len(executor.resource_group) or (plugin.trains + 1 if executor.run_as_group else 1)
+    if plugin.trains >= tasks:
+        rule = f"there is no such task among {tasks}"
+        raise ConfigError("FaultTolerancePlugin.trains", plugin.trains, rule, "Count the tasks of the group from 0.")
     if plugin.spare_nodes >= executor.nodes:
         rule = f"of executor.nodes={executor.nodes} at least one node must do the work"
         remedy = "Ask for more nodes: executor.nodes counts the spare ones too."

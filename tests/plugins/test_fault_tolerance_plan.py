@@ -122,12 +122,18 @@ def test_twice_is_once(task: run.Script, executor: run.LocalExecutor) -> None:
 def test_every_field_reaches_the_job(name: str, tmp_path: Path) -> None:
     executors = [
         run.LocalExecutor(job_dir=str(tmp_path)),
-        run.SlurmExecutor(account="a", nodes=3, job_dir=str(tmp_path)),
+        slurm_group(tmp_path),
     ]
     plugins = [FaultTolerancePlugin(), FaultTolerancePlugin(**{name: value_for(name)})]
     for executor in executors:
         usual, changed = (plugin.plan(run.Script("train.py", entrypoint="python"), executor) for plugin in plugins)
         assert list(map(repr, usual)) != list(map(repr, changed))
+
+
+def slurm_group(tmp_path: Path) -> run.SlurmExecutor:
+    executor = run.SlurmExecutor(account="a", nodes=3, job_dir=str(tmp_path))
+    executor.run_as_group = True
+    return executor
 
 
 def value_for(name: str) -> Any:

@@ -71,6 +71,7 @@ def test_the_users_setup_lines_and_task_stay(task: run.Script, tmp_path: Path) -
         ({"launcher": run.SlurmRay()}, {}, ConflictError, "launcher"),
         ({"tunnel": run.LocalTunnel(job_dir="/me/nemo_run/x")}, {}, UnsupportedError, "/nemo_run"),
         ({"nodes": 1}, {"spare_nodes": 1}, ConfigError, "spare_nodes=1"),
+        ({}, {"trains": 1}, ConfigError, "trains=1: there is no such task among 1"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_changed(
@@ -104,6 +105,14 @@ def test_two_plugins_that_differ_are_a_conflict(task: run.Script, executor: run.
     FaultTolerancePlugin().setup(task, executor)
     with pytest.raises(ConflictError):
         FaultTolerancePlugin(num_job_retries_on_failure=9).setup(task, executor)
+
+
+def test_a_task_that_the_group_does_not_have_cannot_train(task: run.Script, executor: run.SlurmExecutor) -> None:
+    executor.run_as_group = True
+    for each in (task, copy.deepcopy(task)):
+        FaultTolerancePlugin(trains=2).setup(each, executor)
+    with pytest.raises(ConfigError, match="trains=2: the group has 2 tasks"):
+        executor.launcher.transform(["python", "train.py"])
 
 
 def of_main() -> None:
