@@ -30,6 +30,8 @@ STOCK_FLAGS = [
     "--ft-rank_out_of_section_timeout=300",
 ]
 """The feature document's own command line, with the same step timeout as ours."""
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""Without it, ranks that torchrun (torch 2.13) restarts read the addresses of the previous start and rarely meet."""
 FAULT = {"kill": f"kill@1:{FAULT_STEP}", "hang": f"hang@1:{FAULT_STEP}"}
 
 
@@ -61,7 +63,7 @@ def launched(root: Path, fault: str, launcher: list[str], client: str) -> Job:
     rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nnodes=1", f"--nproc-per-node={RANKS}"]
     command = [str(BIN / launcher[0]), *launcher[1:], *rendezvous, "--max-restarts=3"]
     script = [SCRIPT, "--root", str(root), "--steps", str(STEPS), client]
-    env = {"NRP_FAULT_TOLERANCE__FAULT_SCRIPT": FAULT[fault], "GROUP_RANK": "0"}
+    env = {"NRP_FAULT_TOLERANCE__FAULT_SCRIPT": FAULT[fault], "GROUP_RANK": "0", **OWN_STORE}
     return spawn(root, [*command, *LAUNCH, *script], env)
 
 

@@ -26,6 +26,7 @@ RANKS = 2
 CLUSTER_ROOT = Path("/tmp/nrp-bench-slurm")
 BATCH = """#!/bin/bash
 export NRP_DIR={root}/nrp NRP_FAULT_TOLERANCE__FAULT_SCRIPT={fault} NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE=1
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 head=$(hostname --ip-address | cut -d' ' -f1)
 srun --wait=60 --kill-on-bad-exit=1 {launcher} --rdzv-backend=c10d --rdzv-endpoint=$head:29511 \\
   --rdzv-id=$SLURM_JOB_ID --nnodes=2 --nproc-per-node=1 --max-restarts={restarts} \\
