@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import types
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from nemo_resiliency_plugins.contract import Attempt
 from nemo_resiliency_plugins.runtime import monitor as module
+from nemo_resiliency_plugins.runtime import record
 from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.identity import Identity
 from nemo_resiliency_plugins.runtime.monitor import Monitor
@@ -89,7 +91,9 @@ def test_what_a_woken_rank_does_before_it_is_killed_hides_no_hang(
     monitor: Monitor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, woken_s: float, hung: str | None
 ) -> None:
     moments = iter([100.0, 106.0, 106.1, 106.2, 106.1 + woken_s])
-    monkeypatch.setattr("time.time", lambda: next(moments))
+    clock = types.SimpleNamespace(time=lambda: next(moments))
+    for room in (module, record):
+        monkeypatch.setattr(room, "time", clock)
     for previous, current in (("out_of_section", "step"), ("step", "step"), ("step", "other"), ("other", "step")):
         monitor.changed(previous, current)
     path = tmp_path / "ranks" / "rank00000.json"
