@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MIN_SECONDS_LEFT = 120
 MAX_EXCLUSIONS = 3
 SURVIVE_A_LOST_NODE = ("--no-kill", "--kill-on-bad-exit=0")
-KEEPS_BAD_EXIT = re.compile(r"(-K0|--kill-on-bad-exit[= ]0)")
+KEEPS_BAD_EXIT = re.compile(r"(-K[= ]?0|--kill-on-bad-exit[= ]0)")
 
 
 def plan(plugin: FaultTolerancePlugin, task: run.Script | run.Partial, executor: run.SlurmExecutor) -> Iterator[Edit]:
@@ -71,7 +71,7 @@ def refuse_what_cannot_work(plugin: FaultTolerancePlugin, executor: run.SlurmExe
         rule = f"of executor.nodes={executor.nodes} at least one node must do the work"
         remedy = "Ask for more nodes: executor.nodes counts the spare ones too."
         raise ConfigError("FaultTolerancePlugin.spare_nodes", plugin.spare_nodes, rule, remedy)
-    arguments = " ".join(executor.srun_args or [])
+    arguments = " ".join(word for holder in (executor, *executor.resource_group) for word in holder.srun_args or [])
     if KEEPS_BAD_EXIT.search(arguments) and not plugin.spare_nodes:
         rule = "without spare nodes a lost node would leave the others waiting in collectives"
         raise ConflictError("executor.srun_args", arguments, rule, "Leave --kill-on-bad-exit at 1")

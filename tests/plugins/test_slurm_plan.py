@@ -67,6 +67,7 @@ def test_the_users_setup_lines_and_task_stay(task: run.Script, tmp_path: Path) -
         ({"heterogeneous": True}, {}, UnsupportedError, "heterogeneous"),
         ({"srun_args": ["--kill-on-bad-exit=0"]}, {}, ConflictError, "--kill-on-bad-exit"),
         ({"srun_args": ["-K0"]}, {}, ConflictError, "-K0"),
+        ({"srun_args": ["-K", "0"]}, {}, ConflictError, "-K 0"),
         ({"retries": 5}, {}, ConflictError, r"executor.retries=5.*num_job_retries_on_failure=2"),
         ({"launcher": run.SlurmRay()}, {}, ConflictError, "launcher"),
         ({"tunnel": run.LocalTunnel(job_dir="/me/nemo_run/x")}, {}, UnsupportedError, "/nemo_run"),
@@ -82,6 +83,12 @@ def test_what_cannot_work_is_refused_before_anything_is_changed(
     with pytest.raises(error, match=text):
         FaultTolerancePlugin(**plugin).setup(task, executor)
     assert executor == before
+
+
+def test_a_group_may_not_drop_it_in_one_of_its_executors(task: run.Script, tmp_path: Path) -> None:
+    of_group = [make(tmp_path), make(tmp_path, srun_args=["--kill-on-bad-exit=0"])]
+    with pytest.raises(ConflictError, match="--kill-on-bad-exit=0"):
+        FaultTolerancePlugin().setup(task, run.SlurmExecutor.merge(of_group, num_tasks=2))
 
 
 def test_retries_of_the_executor_that_agree_are_taken_over(task: run.Script, tmp_path: Path) -> None:
