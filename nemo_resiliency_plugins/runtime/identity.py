@@ -17,7 +17,6 @@ class Identity:
 
     rank: int
     world_size: int
-    local_rank: int
     node: str
     attempt: Attempt
     directory: Path | None
@@ -29,7 +28,6 @@ class Identity:
         return cls(
             rank=int(env.get("RANK", "0")),
             world_size=int(env.get("WORLD_SIZE", "1")),
-            local_rank=int(env.get("LOCAL_RANK", "0")),
             node=env.get("SLURMD_NODENAME") or platform.node(),
             attempt=Attempt.from_env(env),
             directory=Path(env[ENV_DIR]).absolute() if env.get(ENV_DIR) else None,

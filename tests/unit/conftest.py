@@ -23,6 +23,6 @@ def unmanaged(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def make_identity(tmp_path: Path) -> MakeIdentity:
     def make(rank: int = 0, world_size: int = 1, **attempt: int) -> Identity:
-        return Identity(rank, world_size, rank, "node1", Attempt("job", **attempt), tmp_path / "nrp", launched=True)
+        return Identity(rank, world_size, "node1", Attempt("job", **attempt), tmp_path / "nrp", launched=True)
 
     return make

@@ -39,7 +39,7 @@ class Client:
 
 @pytest.fixture
 def identity(tmp_path: Path) -> Identity:
-    return Identity(0, 1, 0, "n1", Attempt(), tmp_path, launched=True)
+    return Identity(0, 1, "n1", Attempt(), tmp_path, launched=True)
 
 
 @pytest.fixture
