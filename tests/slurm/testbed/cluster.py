@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.harness import wait_for
+from tests.harness import BIN, wait_for
 from tests.slurm.testbed import processes
 from tests.slurm.testbed.client import Client, SlurmError
 from tests.slurm.testbed.daemons import Daemons
@@ -29,7 +29,8 @@ class Cluster(Client):
     def __init__(self, root: Path = DEFAULT_ROOT) -> None:
         layout = Layout(root.absolute())
         base = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        self.variables = layout.variables(base.get("PATH", SYSTEM_PATH))
+        # Jobs inherit it: they find the python and the ft_launcher of these tests, as from an activated environment.
+        self.variables = layout.variables(f"{BIN}:{base.get('PATH', SYSTEM_PATH)}")
         """What a process has to export to work with the cluster."""
         super().__init__(layout, {**base, **self.variables})
         self._daemons = Daemons(layout)
