@@ -27,6 +27,14 @@ ENV_LOG_LEVEL = "NRP_LOG_LEVEL"
 ENV_NODE_RUN = "NRP_NODE_RUN"
 """Marks every process that a node script has started, whatever became of its parents."""
 
+ENV_NOTICE = "NRP_NOTICE"
+"""How a rank tells a preemption notice from a launcher that stops its workers, set by the node script.
+
+``any``: no launcher is between, every signal is a notice. ``launcher``: the parent of the rank is a launcher that
+has the signals blocked; a notice is what it has pending too. Unset: no node script, every signal is a notice.
+"""
+NOTICE_ANY, NOTICE_LAUNCHER = "any", "launcher"
+
 LAUNCH_MODULE = "nemo_resiliency_plugins.runtime.launch"
 ENCODED_ARGUMENTS = "--percent-encoded"
 
@@ -120,6 +128,11 @@ def started_path(directory: Path, attempt: Attempt) -> Path:
 def unstartable_path(directory: Path, attempt: Attempt) -> Path:
     """Exists when something was missing that a retry cannot bring; holds what."""
     return directory / f"unstartable-{attempt.name}"
+
+
+def notice_path(directory: Path, attempt: Attempt) -> Path:
+    """Exists when Slurm has announced the end of this attempt: written by the first node script that is signalled."""
+    return directory / f"notice-{attempt.name}"
 
 
 def failure_path(directory: Path, attempt: Attempt, meeting: str) -> Path:
