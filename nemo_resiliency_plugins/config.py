@@ -186,7 +186,7 @@ class FaultToleranceConfig:
 
 def signal_name(value: Any) -> Any:
     """``SIGTERM`` for ``signal.SIGTERM``, 15, "TERM" and "SIGTERM"; what is no signal stays as it is."""
-    if is_count(value) and value in signal.Signals._value2member_map_:
+    if is_count(value) and value in set(signal.Signals):
         return signal.Signals(value).name
     name = f"SIG{str(value).upper().removeprefix('SIG')}"
     return name if name in signal.Signals.__members__ else value
