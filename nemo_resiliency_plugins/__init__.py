@@ -7,6 +7,7 @@ from typing import Any
 
 _HOMES = {
     "FaultTolerancePlugin": "nemo_resiliency_plugins.plugins.fault_tolerance",
+    "PreemptionPlugin": "nemo_resiliency_plugins.plugins.preemption",
     "FaultScript": "nemo_resiliency_plugins.config",
     "FaultToleranceConfig": "nemo_resiliency_plugins.config",
     "CheckpointError": "nemo_resiliency_plugins.errors",

@@ -227,6 +227,11 @@ class PreemptionConfig:
         self.exit_signal = signal_name(self.exit_signal)
         validate(type(self).__name__, self, self.RULES)
 
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """The names of the signals that are a notice."""
+        return tuple(dict.fromkeys(("SIGTERM", self.exit_signal)))
+
 
 def field_names(config: type) -> list[str]:
     return [field.name for field in dataclasses.fields(config)]

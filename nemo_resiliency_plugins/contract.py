@@ -40,6 +40,17 @@ ENCODED_ARGUMENTS = "--percent-encoded"
 
 CONFIG_FILE, MONITOR_FILE, RUNTIME_FILE = "config.json", "ft.yaml", "runtime.zip"
 """What the launcher writes into the job's ``nrp`` directory."""
+NODE_SECTION = "node"
+"""Where the configuration file tells the node script what to start."""
+
+
+class Kind(str, enum.Enum):
+    """What starts the ranks on a node; under RANK each task of the step is one."""
+
+    FT = "ft"
+    TORCHRUN = "torchrun"
+    RANK = "rank"
+
 
 SETUP, STEP, CHECKPOINTING = "setup", "step", "checkpointing"
 """The section names that every NVRx version watches properly."""
@@ -133,6 +144,14 @@ def unstartable_path(directory: Path, attempt: Attempt) -> Path:
 def notice_path(directory: Path, attempt: Attempt) -> Path:
     """Exists when Slurm has announced the end of this attempt: written by the first node script that is signalled."""
     return directory / f"notice-{attempt.name}"
+
+
+def broken_path(directory: Path, attempt: Attempt) -> Path:
+    """Exists when a node's part has failed before any signal came to it.
+
+    Then srun (22.05) ends the step with SIGTERM, and what the other nodes take for a notice is none.
+    """
+    return directory / f"broken-{attempt.name}"
 
 
 def failure_path(directory: Path, attempt: Attempt, meeting: str) -> Path:

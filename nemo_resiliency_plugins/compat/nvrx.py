@@ -109,13 +109,14 @@ def monitor_settings(
     section_timeouts: Mapping[str, float | None],
     out_of_section_timeout: float | None,
     workload_check_interval: float,
+    heartbeats: tuple[float | None, float | None] = (None, None),
 ) -> dict[str, Any]:
     """The content of the file that ``--ft-cfg-path`` and ``PET_FT_CFG_PATH`` name; versions skip keys they lack."""
     return {
         "fault_tolerance": {
             # 0.4.1 and 0.5.0 default to 60 and 45 minutes, which would end a run that reports sections only.
-            "initial_rank_heartbeat_timeout": None,
-            "rank_heartbeat_timeout": None,
+            "initial_rank_heartbeat_timeout": heartbeats[0],
+            "rank_heartbeat_timeout": heartbeats[1],
             "rank_section_timeouts": dict(section_timeouts),
             "rank_out_of_section_timeout": out_of_section_timeout,
             "workload_check_interval": workload_check_interval,

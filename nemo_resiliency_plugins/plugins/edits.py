@@ -49,30 +49,6 @@ class Edit:
 
 
 @dataclasses.dataclass(frozen=True)
-class UseLauncher(Edit):
-    """Start the task with ``launcher``, which has taken over what the user set on the previous one."""
-
-    launcher: Any
-
-    KEPT: ClassVar[tuple[str, ...]] = ("owners", "tasks")
-    """What earlier edits have written into the launcher."""
-
-    def apply(self, target: Target) -> None:
-        present = target.executor.launcher
-        kept = {name: getattr(present, name) for name in self.KEPT if hasattr(present, name)}
-        target.executor.launcher = dataclasses.replace(self.launcher, **kept)
-
-    def __str__(self) -> str:
-        changed = {
-            field.name: getattr(self.launcher, field.name)
-            for field in dataclasses.fields(self.launcher)
-            if field.default is not dataclasses.MISSING and getattr(self.launcher, field.name) != field.default
-        }
-        fields = ", ".join(f"{name}={value}" for name, value in changed.items())
-        return f"launcher = {type(self.launcher).__name__} ({fields})"
-
-
-@dataclasses.dataclass(frozen=True)
 class SetEnv(Edit):
     """Set a variable of the job. Where the user has set it, the user's value wins over a default.
 
@@ -172,20 +148,6 @@ class AddSrunArguments(Edit):
 
     def __str__(self) -> str:
         return f"srun {shlex.join(self.arguments)}"
-
-
-@dataclasses.dataclass(frozen=True)
-class RegisterTask(Edit):
-    """Tell the launcher of a task group about one of its tasks; the order is that of the group."""
-
-    key: str
-
-    def apply(self, target: Target) -> None:
-        tasks: dict[str, str] = target.executor.launcher.tasks
-        tasks.setdefault(str(id(target.task)), self.key)
-
-    def __str__(self) -> str:
-        return f"task of a group: {self.key}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import nemo_run as run
@@ -27,13 +27,13 @@ from nemo_resiliency_plugins.config import (
 )
 from nemo_resiliency_plugins.contract import CHECKPOINTING, OUT_OF_SECTION, SETUP, STEP
 from nemo_resiliency_plugins.errors import ConfigError, UnsupportedError
-from nemo_resiliency_plugins.plugins import on_local, on_slurm
+from nemo_resiliency_plugins.plugins import fault_tolerance_local, fault_tolerance_slurm
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
-from nemo_resiliency_plugins.plugins.edits import AddArguments, Edit
+from nemo_resiliency_plugins.plugins.edits import Edit
 from nemo_resiliency_plugins.plugins.script_args import (
     MEGATRON_BRIDGE,
     FaultTolerancePluginScriptArgs,
-    hydra_overrides,
+    argument_edits,
     require_module_level,
 )
 
@@ -126,10 +126,11 @@ class FaultTolerancePlugin(ResiliencyPlugin):
         self.job_config()
 
     def plan(self, task: run.Partial | run.Script, executor: Executor) -> tuple[Edit, ...]:
+        arguments = argument_edits(NAME, task, self._script_arguments())
         if isinstance(executor, run.SlurmExecutor):
-            return (*self._argument_edits(task), *on_slurm.plan(self, task, executor))
+            return (*arguments, *fault_tolerance_slurm.plan(self, task, executor))
         if isinstance(executor, run.LocalExecutor):
-            return (*self._argument_edits(task), *on_local.plan(self, task, executor))
+            return (*arguments, *fault_tolerance_local.plan(self, task, executor))
         rule = "is not supported; run.SlurmExecutor and run.LocalExecutor are"
         remedy = "On other systems start ft_launcher yourself and open a session in the script, as the README shows."
         raise UnsupportedError("executor", type(executor).__name__, rule, remedy)
@@ -173,20 +174,11 @@ class FaultTolerancePlugin(ResiliencyPlugin):
             workload_check_interval=self.workload_check_interval,
         )
 
-    def _argument_edits(self, task: run.Partial | run.Script) -> Iterator[Edit]:
-        arguments = self._script_arguments()
-        if arguments and not (isinstance(task, run.Script) and task.path):
-            rule = "overrides and script_args_converter_fn need a run.Script with a path"
-            remedy = "Leave both unset: the session is told without them."
-            raise UnsupportedError("task", type(task).__name__, rule, remedy)
-        if arguments:
-            yield AddArguments(NAME, tuple(arguments))
-
     def _script_arguments(self) -> list[str]:
         args = FaultTolerancePluginScriptArgs(self.enable_ft_package, self.calc_ft_timeouts)
         if self.script_args_converter_fn is not None:
             return list(self.script_args_converter_fn(args))
-        return hydra_overrides("ft", args) if self.overrides == MEGATRON_BRIDGE else []
+        return args.overrides() if self.overrides == MEGATRON_BRIDGE else []
 
 
 RULES: dict[str, Rule] = {

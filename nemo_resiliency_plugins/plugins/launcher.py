@@ -24,12 +24,17 @@ class OwningLauncher(FaultTolerance):
         Raises:
             ConflictError: nsys would profile the launcher, not the ranks.
         """
-        if self.nsys_profile:
-            raise _nsys_conflict()
+        refuse_nsys(self)
         return None
 
 
 Wanted = TypeVar("Wanted", bound=Launcher)
+
+
+def named(launcher: Launcher | str | None) -> Launcher | None:
+    """The launcher itself, where NeMo-Run accepts a name for it."""
+    made: Launcher | None = LAUNCHER_MAP[launcher]() if launcher in ("torchrun", "ft") else launcher
+    return made
 
 
 def take_over(present: Launcher | str | None, wanted: Wanted) -> Wanted:
@@ -38,18 +43,23 @@ def take_over(present: Launcher | str | None, wanted: Wanted) -> Wanted:
     Raises:
         ConflictError: the present launcher cannot be replaced, or sets a field to another value.
     """
-    named: Any = LAUNCHER_MAP[present]() if present in ("torchrun", "ft") else present
-    if named is None:
+    given = named(present)
+    if given is None:
         return wanted
-    if type(named) not in (Launcher, Torchrun, FaultTolerance, type(wanted)):
-        raise ConflictError("executor.launcher", named, "cannot be replaced by ft_launcher", REMEDY)
-    if named.nsys_profile:
+    if type(given) not in (Launcher, Torchrun, FaultTolerance, type(wanted)):
+        raise ConflictError("executor.launcher", given, "cannot be replaced by ours", REMEDY)
+    refuse_nsys(given)
+    return dataclasses.replace(wanted, **_chosen(given, wanted))
+
+
+def refuse_nsys(launcher: Launcher) -> None:
+    """Raises ConflictError for a launcher that profiles."""
+    if launcher.nsys_profile:
         raise _nsys_conflict()
-    return dataclasses.replace(wanted, **_chosen(named, wanted))
 
 
 def _nsys_conflict() -> ConflictError:
-    rule = "fault tolerance cannot be profiled by nsys: it would wrap the launcher, not the ranks"
+    rule = "the launcher cannot be profiled by nsys: that would wrap it, not the ranks"
     return ConflictError("launcher.nsys_profile", True, rule, "Profile without the plugin")
 
 

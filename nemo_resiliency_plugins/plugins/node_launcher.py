@@ -1,4 +1,4 @@
-"""The launcher of Slurm jobs: NeMo-Run starts our node script on every node, and that starts ``ft_launcher``."""
+"""The launcher of Slurm jobs: NeMo-Run starts our node script on every node, and that starts the ranks' launcher."""
 
 from __future__ import annotations
 
@@ -13,27 +13,39 @@ import nemo_run as run
 import yaml
 from nemo_run.core.execution.launcher import SlurmTemplate
 
-from nemo_resiliency_plugins.contract import CONFIG_FILE, MONITOR_FILE, RUNTIME_FILE
+from nemo_resiliency_plugins.compat import nvrx
+from nemo_resiliency_plugins.config import PreemptionConfig
+from nemo_resiliency_plugins.contract import CONFIG_FILE, MONITOR_FILE, NODE_SECTION, RUNTIME_FILE, Kind
 from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.plugins.bundle import write_runtime_zip
+from nemo_resiliency_plugins.slurm.policy import retry_script
 from nemo_resiliency_plugins.slurm.render import render
 
 RUN_DIR = "/nemo_run"
 """NeMo-Run mounts the job directory there, and without a container replaces it by the real one."""
 NRP = "nrp"
+POLICY_FILE = "retry_policy.sh"
+START_SKEW_S, CHECK_INTERVAL_S = 600.0, 1.0
 
 
 @dataclasses.dataclass(kw_only=True)
 class NodeLauncher(SlurmTemplate):
     """``transform`` writes what the job needs into ``<job_dir>/nrp`` and returns the node script.
 
-    ``max_restarts`` and the heartbeat timeouts are there under the names that ``run.FaultTolerance`` has.
+    What plugins have set is owned: ``owners`` has the plugin by field, or by entry of a mapping. ``max_restarts`` and
+    the heartbeat timeouts are there under the names that ``run.FaultTolerance`` has.
     """
 
     job_dir: str = ""
-    node: dict[str, Any] = dataclasses.field(default_factory=dict)
+    kind: str = Kind.RANK.value
+    nodes: int = 1
+    ranks_per_node: int = 1
+    spare_nodes: int = 0
+    start_skew_s: float = START_SKEW_S
+    options: list[str] = dataclasses.field(default_factory=list)
     config: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     monitor: dict[str, Any] = dataclasses.field(default_factory=dict)
+    policy: dict[str, Any] = dataclasses.field(default_factory=dict)
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
     max_restarts: int | None = None
     initial_rank_heartbeat_timeout: float | None = None
@@ -45,24 +57,67 @@ class NodeLauncher(SlurmTemplate):
     def __post_init__(self) -> None:
         """The template is ours, so none has to be given."""
 
+    def claimed(self, name: str) -> Any:
+        """The value of a field, or with ``a.b`` of an entry of the mapping ``a``."""
+        field, _, key = name.partition(".")
+        return getattr(self, field).get(key) if key else getattr(self, field)
+
+    def default(self, name: str) -> Any:
+        """The value of the field or entry before anybody claims it."""
+        return type(self)().claimed(name)
+
+    def claim(self, name: str, value: Any) -> None:
+        field, _, key = name.partition(".")
+        if key:
+            getattr(self, field)[key] = value
+        else:
+            setattr(self, field, value)
+
     def transform(self, cmd: list[str]) -> run.Script | None:
         """The node script for ``cmd``, or None for a task of a group that does not train."""
         if not self._is_training(cmd):
             return None
         directory = Path(self.job_dir) / NRP
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / CONFIG_FILE).write_text(json.dumps({"node": self.node, **self.config}, indent=1) + "\n")
-        (directory / MONITOR_FILE).write_text(yaml.safe_dump(self.monitor, sort_keys=False))
+        (directory / CONFIG_FILE).write_text(json.dumps({NODE_SECTION: self._node(), **self.config}, indent=1) + "\n")
+        (directory / MONITOR_FILE).write_text(yaml.safe_dump(self._monitor(), sort_keys=False))
+        (directory / POLICY_FILE).write_text(self.retry_policy())
         write_runtime_zip(directory / RUNTIME_FILE)
         version = importlib.metadata.version("nemo-resiliency-plugins")
         command = self._with_inline_script_kept(cmd, directory)
         return run.Script(inline=render("node.sh.j2", version=version, variables=self.variables, command=command))
 
+    def retry_policy(self) -> str:
+        """The policy's part of the batch script, which finds its directory beside itself."""
+        retries = self.policy.get("max_failures", 0)
+        preemption = PreemptionConfig.PLUGIN in self.config
+        return retry_script(**{**self.policy, "max_failures": retries, "requeue": retries > 0 or preemption})
+
+    def _monitor(self) -> dict[str, Any]:
+        """What FaultTolerancePlugin has asked for, or without it what NeMo-Run's own launcher was told."""
+        return self.monitor or nvrx.monitor_settings(
+            section_timeouts={},
+            out_of_section_timeout=None,
+            workload_check_interval=CHECK_INTERVAL_S,
+            heartbeats=(self.initial_rank_heartbeat_timeout, self.rank_heartbeat_timeout),
+        )
+
+    def _node(self) -> dict[str, Any]:
+        """What the node script reads."""
+        restarts = [] if self.max_restarts is None else [f"--max-restarts={self.max_restarts}"]
+        return {
+            "kind": self.kind,
+            "nnodes": f"{self.nodes - self.spare_nodes}:{self.nodes}",
+            "nproc": self.ranks_per_node,
+            "start_skew_s": self.start_skew_s,
+            "options": [*restarts, *self.options],
+        }
+
     def _is_training(self, cmd: list[str]) -> bool:
         keys = [*self.tasks.values()]
         if keys and self.trains >= len(keys):
             rule = f"the group has {len(keys)} tasks"
-            raise ConfigError("FaultTolerancePlugin.trains", self.trains, rule, "Count them from 0.")
+            raise ConfigError(f"{self.owners['launcher.trains']}.trains", self.trains, rule, "Count them from 0.")
         return len(keys) < 2 or _matches(keys[self.trains], self.trains, cmd)
 
     @staticmethod

@@ -1,109 +1,100 @@
-"""FaultTolerancePlugin on SlurmExecutor: the node launcher, and the retry policy in the batch script."""
+"""What every plugin does on SlurmExecutor: one node launcher and one retry policy, whichever plugin asked for them."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+import dataclasses
+import shlex
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import nemo_run as run
 
-from nemo_resiliency_plugins.config import FaultToleranceConfig
-from nemo_resiliency_plugins.contract import ENV_STRICT
-from nemo_resiliency_plugins.errors import ConfigError, ConflictError, UnsupportedError
+from nemo_resiliency_plugins.contract import Kind
+from nemo_resiliency_plugins.errors import ConfigError, UnsupportedError
 from nemo_resiliency_plugins.plugins import shipping
-from nemo_resiliency_plugins.plugins.edits import (
-    AddSetupLines,
-    AddSrunArguments,
-    Edit,
-    RegisterTask,
-    SetField,
-    UseLauncher,
-)
-from nemo_resiliency_plugins.plugins.launcher import take_over
-from nemo_resiliency_plugins.plugins.node_launcher import NRP, RUN_DIR, NodeLauncher, task_key
-from nemo_resiliency_plugins.slurm.policy import FACTS, RULES
-from nemo_resiliency_plugins.slurm.render import render
+from nemo_resiliency_plugins.plugins.edits import AddSetupLines, Edit, SetField
+from nemo_resiliency_plugins.plugins.launcher import named, refuse_nsys, take_over
+from nemo_resiliency_plugins.plugins.launcher_edits import Claim, RegisterTask, UseNodeLauncher
+from nemo_resiliency_plugins.plugins.node_launcher import NRP, POLICY_FILE, RUN_DIR, NodeLauncher, task_key
 
-if TYPE_CHECKING:
-    from nemo_resiliency_plugins.plugins.fault_tolerance import FaultTolerancePlugin
-
-MIN_SECONDS_LEFT = 120
-MAX_EXCLUSIONS = 3
-SURVIVE_A_LOST_NODE = ("--no-kill", "--kill-on-bad-exit=0")
-KEEPS_BAD_EXIT = re.compile(r"(-K[= ]?0|--kill-on-bad-exit[= ]0)")
+SHARED_WITH_NEMO_RUN = ("max_restarts", "initial_rank_heartbeat_timeout", "rank_heartbeat_timeout")
+"""Fields that a user may have set on NeMo-Run's own launcher."""
+SETUP_LINES = """\
+# nemo_resiliency_plugins: the retry policy decides in an EXIT trap what follows the step.
+. {path} || exit 1"""
 
 
-def plan(plugin: FaultTolerancePlugin, task: run.Script | run.Partial, executor: run.SlurmExecutor) -> Iterator[Edit]:
-    """The edits; see the module."""
-    owner = type(plugin).__name__
-    refuse_what_cannot_work(plugin, executor)
+def plan(
+    owner: str,
+    task: run.Script | run.Partial,
+    executor: run.SlurmExecutor,
+    *,
+    claims: Mapping[str, Any],
+    kind: Kind | None = None,
+    trains: int = 0,
+) -> Iterator[Edit]:
+    """The edits that bring the node launcher and the policy, and set ``claims`` in the launcher.
+
+    Args:
+        kind: what starts the ranks; None keeps what the executor has.
+
+    Raises:
+        UnsupportedError, ConfigError, ConflictError: before anything is changed.
+    """
+    refuse_what_cannot_work(owner, executor, trains)
     yield from shipping.check(owner, task, executor)
-    wanted = take_over(executor.launcher, node_launcher(plugin, executor))
-    yield UseLauncher(owner, wanted)
-    yield SetField(owner, "ntasks_per_node", 1)
-    yield AddSetupLines(owner, retry_policy(plugin, executor))
+    launcher = node_launcher(executor, kind, trains, claims)
+    yield UseNodeLauncher(owner, launcher)
+    if kind is not None:
+        yield Claim(owner, "kind", kind.value, takes_over=True)
+    for name, value in {**claims, "trains": trains}.items():
+        yield Claim(owner, name, value)
+    if (kind or Kind(launcher.kind)) is not Kind.RANK:
+        yield SetField(owner, "ntasks_per_node", 1)
+    directory = Path(executor.tunnel.job_dir) / Path(executor.job_dir).name / NRP
+    yield AddSetupLines(owner, SETUP_LINES.format(path=shlex.quote(str(directory / POLICY_FILE))))
     yield SetField(owner, "retries", 0)
-    if plugin.spare_nodes:
-        yield SetField(owner, "additional_parameters", {**(executor.additional_parameters or {}), "no_kill": True})
-        yield AddSrunArguments(owner, SURVIVE_A_LOST_NODE, plugin.trains)
     if executor.run_as_group:
         yield RegisterTask(owner, task_key(task))
 
 
-def refuse_what_cannot_work(plugin: FaultTolerancePlugin, executor: run.SlurmExecutor) -> None:
-    """Raises UnsupportedError or ConflictError, before anything is changed."""
+def refuse_what_cannot_work(owner: str, executor: run.SlurmExecutor, trains: int) -> None:
+    """Raises UnsupportedError or ConfigError, before anything is changed."""
     if executor.heterogeneous:
         remedy = "Use one kind of nodes, heterogeneous=False."
         raise UnsupportedError("executor.heterogeneous", True, "heterogeneous jobs are not supported", remedy)
     if executor.container_image is None and RUN_DIR in executor.tunnel.job_dir:
         rule = f"NeMo-Run 0.11 replaces {RUN_DIR} wherever it stands in a batch script that uses no container"
         raise UnsupportedError("tunnel.job_dir", executor.tunnel.job_dir, rule, "Choose a directory without it.")
-    if executor.retries not in (0, plugin.num_job_retries_on_failure):
-        rule = f"num_job_retries_on_failure={plugin.num_job_retries_on_failure} says something else"
-        raise ConflictError("executor.retries", executor.retries, rule, "Set the number in the plugin only")
-    tasks = len(executor.resource_group) or (plugin.trains + 1 if executor.run_as_group else 1)
-    if plugin.trains >= tasks:
+    tasks = len(executor.resource_group) or (trains + 1 if executor.run_as_group else 1)
+    if trains >= tasks:
         rule = f"there is no such task among {tasks}"
-        raise ConfigError("FaultTolerancePlugin.trains", plugin.trains, rule, "Count the tasks of the group from 0.")
-    if plugin.spare_nodes >= executor.nodes:
-        rule = f"of executor.nodes={executor.nodes} at least one node must do the work"
-        remedy = "Ask for more nodes: executor.nodes counts the spare ones too."
-        raise ConfigError("FaultTolerancePlugin.spare_nodes", plugin.spare_nodes, rule, remedy)
-    arguments = " ".join(word for holder in (executor, *executor.resource_group) for word in holder.srun_args or [])
-    if KEEPS_BAD_EXIT.search(arguments) and not plugin.spare_nodes:
-        rule = "without spare nodes a lost node would leave the others waiting in collectives"
-        raise ConflictError("executor.srun_args", arguments, rule, "Leave --kill-on-bad-exit at 1")
+        raise ConfigError(f"{owner}.trains", trains, rule, "Count the tasks of the group from 0.")
 
 
-def node_launcher(plugin: FaultTolerancePlugin, executor: run.SlurmExecutor) -> NodeLauncher:
-    present = executor.launcher
-    settings = {
-        "launcher": "ft_launcher",
-        "nnodes": f"{executor.nodes - plugin.spare_nodes}:{executor.nodes}",
-        "nproc": present.node["nproc"]
-        if isinstance(present, NodeLauncher)
-        else ranks_per_node(executor, plugin.trains),
-        "start_skew_s": plugin.start_skew_s,
-        "options": [
-            f"--max-restarts={plugin.num_in_job_restarts}",
-            f"--monitor-interval={plugin.monitor_interval:g}",
-            f"--workers-stop-timeout={plugin.workers_stop_timeout:g}",
-            f"--term-timeout={plugin.term_timeout:g}",
-        ],
-    }
-    return NodeLauncher(
+def node_launcher(
+    executor: run.SlurmExecutor, kind: Kind | None, trains: int, claims: Mapping[str, Any]
+) -> NodeLauncher:
+    """The launcher that another plugin has brought, or a new one that takes over what the user has set."""
+    present = named(executor.launcher)
+    if isinstance(present, NodeLauncher):
+        refuse_nsys(present)
+        return present
+    wanted = NodeLauncher(
         job_dir=executor.job_dir,
-        node=settings,
-        config={FaultToleranceConfig.PLUGIN: plugin.told_to_the_job()},
-        monitor=plugin.monitor_settings(),
-        variables={ENV_STRICT: "true"} if plugin.strict else {},
-        max_restarts=plugin.num_in_job_restarts,
-        initial_rank_heartbeat_timeout=plugin.initial_rank_heartbeat_timeout,
-        rank_heartbeat_timeout=plugin.rank_heartbeat_timeout,
-        trains=plugin.trains,
+        nodes=executor.nodes,
+        ranks_per_node=ranks_per_node(executor, trains),
+        **{name: value for name, value in claims.items() if name in SHARED_WITH_NEMO_RUN},
     )
+    return dataclasses.replace(take_over(present, wanted), kind=(kind or kind_of(present)).value)
+
+
+def kind_of(launcher: Any) -> Kind:
+    """What starts the ranks under one of NeMo-Run's launchers."""
+    if isinstance(launcher, run.FaultTolerance):
+        return Kind.FT
+    return Kind.TORCHRUN if isinstance(launcher, run.Torchrun) else Kind.RANK
 
 
 def ranks_per_node(executor: run.SlurmExecutor, trains: int) -> int:
@@ -112,19 +103,3 @@ def ranks_per_node(executor: run.SlurmExecutor, trains: int) -> int:
         request = executor.resource_group[trains]
         return int(request.gpus_per_node or request.ntasks_per_node)
     return int(executor.nproc_per_node())
-
-
-def retry_policy(plugin: FaultTolerancePlugin, executor: run.SlurmExecutor) -> str:
-    """The policy's part of the batch script."""
-    directory = Path(executor.tunnel.job_dir) / Path(executor.job_dir).name / NRP
-    return render(
-        "retry_policy.sh.j2",
-        directory=directory,
-        max_failures=plugin.num_job_retries_on_failure,
-        max_attempts=plugin.max_job_attempts,
-        max_exclusions=MAX_EXCLUSIONS,
-        min_seconds_left=MIN_SECONDS_LEFT,
-        requeue=plugin.num_job_retries_on_failure > 0,
-        codes=[code for code in FACTS["code"] if code != "other"],
-        rules=RULES,
-    )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nemo_resiliency_plugins.errors import ConfigError
+import nemo_run as run
+
+from nemo_resiliency_plugins.errors import ConfigError, UnsupportedError
+from nemo_resiliency_plugins.plugins.edits import AddArguments, Edit
 
 MEGATRON_BRIDGE = "megatron_bridge"
 
@@ -18,10 +21,45 @@ class FaultTolerancePluginScriptArgs:
     enable_ft_package: bool
     calc_ft_timeouts: bool
 
+    def overrides(self) -> list[str]:
+        """As Megatron-Bridge's scripts take them."""
+        return _hydra({"ft.enable_ft_package": self.enable_ft_package, "ft.calc_ft_timeouts": self.calc_ft_timeouts})
 
-def hydra_overrides(prefix: str, args: Any) -> list[str]:
-    """``prefix.field=value`` for each field, as Megatron-Bridge's scripts take them."""
-    return [f"{prefix}.{name}={str(value).lower()}" for name, value in dataclasses.asdict(args).items()]
+
+@dataclasses.dataclass
+class PreemptionPluginScriptArgs:
+    """What ``script_args_converter_fn`` of PreemptionPlugin is given."""
+
+    enable_exit_handler: bool
+    enable_exit_handler_for_data_loader: bool
+
+    def overrides(self) -> list[str]:
+        """As Megatron-Bridge's scripts take them."""
+        for_loader = self.enable_exit_handler_for_data_loader
+        return _hydra(
+            {
+                "train.exit_signal_handler": self.enable_exit_handler,
+                "train.exit_signal_handler_for_dataloader": for_loader,
+            }
+        )
+
+
+def _hydra(values: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={str(value).lower()}" for name, value in values.items()]
+
+
+def argument_edits(owner: str, task: run.Script | run.Partial, arguments: list[str]) -> Iterator[Edit]:
+    """The edit that adds ``arguments``, if there are any.
+
+    Raises:
+        UnsupportedError: the task takes none.
+    """
+    if arguments and not (isinstance(task, run.Script) and task.path):
+        rule = "overrides and script_args_converter_fn need a run.Script with a path"
+        remedy = "Leave both unset: the session is told without them."
+        raise UnsupportedError("task", type(task).__name__, rule, remedy)
+    if arguments:
+        yield AddArguments(owner, tuple(arguments))
 
 
 def require_module_level(field: str, function: Callable[..., Any] | None) -> None:

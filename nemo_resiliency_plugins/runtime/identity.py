@@ -8,7 +8,7 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
-from nemo_resiliency_plugins.contract import ENV_DIR, Attempt
+from nemo_resiliency_plugins.contract import ENV_DIR, ENV_NOTICE, NOTICE_ANY, Attempt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +25,14 @@ class Identity:
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Identity:
         env = os.environ if env is None else env
+        # Slurm's own numbers are those of the ranks only where the node script has started the rank itself.
+        of_slurm = env.get(ENV_NOTICE) == NOTICE_ANY
+        rank, world = ("SLURM_PROCID", "SLURM_NTASKS") if of_slurm and "RANK" not in env else ("RANK", "WORLD_SIZE")
         return cls(
-            rank=int(env.get("RANK", "0")),
-            world_size=int(env.get("WORLD_SIZE", "1")),
+            rank=int(env.get(rank, "0")),
+            world_size=int(env.get(world, "1")),
             node=env.get("SLURMD_NODENAME") or platform.node(),
             attempt=Attempt.from_env(env),
             directory=Path(env[ENV_DIR]).absolute() if env.get(ENV_DIR) else None,
-            launched="RANK" in env,
+            launched=rank in env,
         )

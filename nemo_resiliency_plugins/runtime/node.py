@@ -8,35 +8,41 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from nemo_resiliency_plugins.compat import nvrx
+from nemo_resiliency_plugins.config import PreemptionConfig
 from nemo_resiliency_plugins.contract import (
     ENV_CONFIG,
     ENV_DIR,
     ENV_NODE_RUN,
-    LAUNCH_MODULE,
+    ENV_NOTICE,
     MONITOR_FILE,
+    NODE_SECTION,
+    NOTICE_ANY,
+    NOTICE_LAUNCHER,
     Attempt,
-    encode_arguments,
+    Kind,
+    broken_path,
     endpoint_path,
+    notice_path,
     read_config_file,
     unstartable_path,
     write_atomically,
+    write_if_first,
 )
 from nemo_resiliency_plugins.errors import ResiliencyError
 from nemo_resiliency_plugins.runtime import rendezvous
+from nemo_resiliency_plugins.runtime.effective import resolve
 from nemo_resiliency_plugins.runtime.log import logger
+from nemo_resiliency_plugins.runtime.start_command import LauncherMissing, find_launcher, of_launcher, of_rank
 
-SECTION = "node"
-NOT_FOUND = 127
 SWEEP_S = 10.0
 FORWARDED_BY_SLURM = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -49,10 +55,14 @@ class Node:
     count: int
     attempt: Attempt
     directory: Path
+    kind: Kind
+    task: int
 
     @classmethod
-    def from_env(cls, env: Mapping[str, str]) -> Node:
+    def from_env(cls, env: Mapping[str, str], kind: Kind) -> Node:
         return cls(
+            kind=kind,
+            task=int(env.get("SLURM_PROCID", "0")),
             number=int(env.get("SLURM_NODEID", "0")),
             count=int(env.get("SLURM_STEP_NUM_NODES", env.get("SLURM_NNODES", "1"))),
             attempt=Attempt.from_env(env),
@@ -61,7 +71,9 @@ class Node:
 
     @property
     def mark(self) -> str:
-        return f"{self.attempt.name}-node{self.number}"
+        """Stands in the environment of all that is started here; under RANK a node has several node scripts."""
+        task = f"-task{self.task}" if self.kind is Kind.RANK else ""
+        return f"{self.attempt.name}-node{self.number}{task}"
 
     def endpoint(self, deadline_s: float) -> str:
         path = endpoint_path(self.directory, self.attempt)
@@ -72,53 +84,75 @@ class Node:
 
 def main(command: list[str]) -> int:
     """Run the node's part of the attempt and return its exit code."""
-    settings = read_config_file(Path(os.environ[ENV_CONFIG]))[SECTION]
-    node = Node.from_env(os.environ)
+    settings = read_config_file(Path(os.environ[ENV_CONFIG]))[NODE_SECTION]
+    node = Node.from_env(os.environ, Kind(settings["kind"]))
     logger().info("[node %s] attempt %s on %s", node.number, node.attempt.name, platform.node())
-    for number in FORWARDED_BY_SLURM:
-        # Slurm signals every process of the step itself; this one has to live on to sweep up.
-        signal.signal(number, lambda *_: None)
     try:
-        least, most = map(int, settings["nnodes"].split(":"))
-        nvrx.check_spare_nodes(nvrx.installed_version(), spares=least < most)
-        return run(launcher_command(settings, node, command), node)
+        preemption = resolve(PreemptionConfig, None, os.environ)
+        signals = preemption.signals if preemption.exit_signal_handler else ()
+        received = take_notice(node, {"SIGTERM", *signals})
+        code = run(start_command(settings, node, command, signals), node, variables(node.kind, noticed=bool(signals)))
+        if code != 0 and not received:
+            write_if_first(broken_path(node.directory, node.attempt), f"{node.number}: {code}\n")
+        return code
     except ResiliencyError as error:
+        if isinstance(error, LauncherMissing):
+            write_atomically(unstartable_path(node.directory, node.attempt), f"{error}\n")
         logger().error("[node %s] %s", node.number, error)
         return error.exit_code
 
 
-def launcher_command(settings: Mapping[str, Any], node: Node, command: list[str]) -> list[str]:
-    """The command line of ft_launcher on this node."""
+def take_notice(node: Node, names: Iterable[str]) -> list[str]:
+    """Slurm signals every process of the step itself; this one notes a preemption and lives on to sweep up.
+
+    Returns:
+        The names of the signals that have come, kept up to date.
+    """
+    received = []
+
+    def note(number: int, _: object) -> None:
+        name = signal.Signals(number).name
+        received.append(name)
+        if name in names:
+            logger().info("[node %s] %s: the end of this attempt is announced", node.number, name)
+            write_if_first(notice_path(node.directory, node.attempt), f"{name}\n")
+
+    for number in FORWARDED_BY_SLURM:
+        signal.signal(number, note)
+    return received
+
+
+def start_command(settings: Mapping[str, Any], node: Node, command: list[str], signals: Iterable[str]) -> list[str]:
+    """What this node script starts: the launcher of the ranks, or a rank."""
+    if node.kind is Kind.RANK:
+        return of_rank(command)
+    launcher = find_launcher(node.kind)
+    if node.kind is Kind.FT:
+        least, most = map(int, settings["nnodes"].split(":"))
+        nvrx.check_spare_nodes(nvrx.installed_version(), spares=least < most)
     endpoint = node.endpoint(settings["start_skew_s"])
-    script = command[1:] if command[0] in ("python", "python3") else ["--exec", *command]
-    return [
-        settings["launcher"],
-        *nvrx.rendezvous_options(
-            endpoint, attempt=node.attempt.name, is_head=node.number == 0, start_skew_s=settings["start_skew_s"]
-        ),
-        f"--nnodes={settings['nnodes']}",
-        f"--nproc-per-node={settings['nproc']}",
-        *nvrx.settings_options(node.directory / MONITOR_FILE),
-        *settings["options"],
-        "-m",
-        LAUNCH_MODULE,
-        *encode_arguments(script),
-    ]
+    meet = nvrx.rendezvous_options(
+        endpoint, attempt=node.attempt.name, is_head=node.number == 0, start_skew_s=settings["start_skew_s"]
+    )
+    monitor = node.directory / MONITOR_FILE if node.kind is Kind.FT else None
+    return of_launcher(launcher, settings, command, rendezvous=meet, monitor_file=monitor, shield_from=signals)
 
 
-def run(command: list[str], node: Node) -> int:
+def variables(kind: Kind, *, noticed: bool) -> dict[str, str]:
+    """What the ranks of this node find in their environment."""
+    # torch 2.13 restarts ranks into the addresses of their previous start when they share the launcher's store.
+    own = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if kind is Kind.TORCHRUN else {}
+    return {**own, ENV_NOTICE: NOTICE_ANY if kind is Kind.RANK else NOTICE_LAUNCHER} if noticed else own
+
+
+def run(command: list[str], node: Node, own: Mapping[str, str]) -> int:
     """Start ``command``, wait for it, and end whatever it has left running."""
-    if shutil.which(command[0]) is None:
-        text = f"{command[0]} is not on this node's PATH. {nvrx.INSTALL_HINT}, or start the task with torchrun."
-        write_atomically(unstartable_path(node.directory, node.attempt), text + "\n")
-        logger().error("[node %s] %s", node.number, text)
-        return NOT_FOUND
-    process = subprocess.Popen(command, env={**os.environ, ENV_NODE_RUN: node.mark})
+    process = subprocess.Popen(command, env={**os.environ, **own, ENV_NODE_RUN: node.mark})
     try:
         code = process.wait()
     finally:
         sweep(node.mark)
-    logger().info("[node %s] the launcher ended with %s", node.number, code)
+    logger().info("[node %s] %s ended with %s", node.number, Path(command[0]).name, code)
     return code if code >= 0 else 128 - code
 
 

@@ -10,11 +10,12 @@ import enum
 from collections.abc import Iterator
 
 from nemo_resiliency_plugins.contract import Reason
+from nemo_resiliency_plugins.slurm.render import render
 
 FACTS: dict[str, tuple[str, ...]] = {
     "verdict": ("none", *(reason.value for reason in Reason)),
     "code": ("0", "2", "17", "93", "126", "127", "other"),
-    "job": ("running", "gone", "timelimit"),
+    "job": ("running", "gone", "lost", "evicted", "timelimit"),
     "runtime": ("started", "silent"),
     "unstartable": ("yes", "no"),
     "notice": ("yes", "no"),
@@ -25,8 +26,10 @@ FACTS: dict[str, tuple[str, ...]] = {
 }
 """What the batch script finds out when the step has ended, and the values that each fact can take.
 
-``progress``: a newer committed checkpoint than at the start of the attempt. ``failures`` in a row without progress,
-and ``attempts`` in all, are left or spent. ``elsewhere``: a node may still be excluded.
+``job``: Slurm has ended it for good or brings it back by itself (``gone``), after the loss of a node (``lost``); it was
+preempted where Slurm does not bring it back (``evicted``); its time is up (``timelimit``). ``progress``: a newer
+committed checkpoint than at the start of the attempt. ``failures`` in a row without progress, and ``attempts`` in all,
+are left or spent. ``elsewhere``: a node may still be excluded.
 """
 
 
@@ -41,14 +44,23 @@ class Action(str, enum.Enum):
     REQUEUE = "requeue"
     EXCLUDE = "exclude"
     LEAVE = "leave"
+    SUBMIT = "submit"
+
+
+class Counts(str, enum.Enum):
+    """What an ending uses up: an attempt alone where nobody knows of the progress, or a failure as well."""
+
+    NOTHING = "nothing"
+    ATTEMPT = "attempt"
+    FAILURE = "failure"
 
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """``code`` is the exit code of a stop, "own" for that of the failure; ``counted``: as a failure."""
+    """``code`` is the exit code of a stop, "own" for that of the failure."""
 
     action: Action
-    counted: bool = False
+    counts: Counts = Counts.NOTHING
     code: str = "own"
 
 
@@ -80,25 +92,44 @@ def rule(name: str, decision: Decision, **when: str) -> Rule:
 
 def counted(name: str, action: Action = Action.AGAIN, ends_with: str = "own", **when: str) -> Iterator[Rule]:
     """A failure: ``action`` while failures in a row and attempts are left, then the end."""
-    yield rule(name, Decision(action, counted=True), failures="left", attempts="left", **when)
+    yield rule(name, Decision(action, Counts.FAILURE), failures="left", attempts="left", **when)
     yield rule(f"{name}, no more left", Decision(Action.STOP, code=ends_with), **when)
+
+
+def unknown(name: str, action: Action, **when: str) -> Iterator[Rule]:
+    """No failure, and no progress that we know of: ``action`` while attempts are left, then the end."""
+    yield rule(name, Decision(action, Counts.ATTEMPT), attempts="left", **when)
+    yield rule(f"{name}, no more left", Decision(Action.STOP, code="1"), **when)
 
 
 RULES: tuple[Rule, ...] = (
     rule("Slurm has decided: cancelled or requeued", Decision(Action.LEAVE), job="gone"),
+    rule("a node was lost, Slurm requeues", Decision(Action.LEAVE, Counts.ATTEMPT), job="lost"),
     rule("finished", Decision(Action.STOP, code="0"), verdict="finished"),
+    rule("evicted, saved", Decision(Action.SUBMIT), job="evicted", verdict="preempted"),
+    rule("evicted, after a checkpoint", Decision(Action.SUBMIT), job="evicted", progress="yes"),
+    *unknown("evicted", Action.SUBMIT, job="evicted", runtime="silent"),
+    *counted("evicted, not saved", Action.SUBMIT, "1", job="evicted"),
+    rule("time limit, saved", Decision(Action.REQUEUE), job="timelimit", verdict="preempted"),
     rule("time limit, after a checkpoint", Decision(Action.REQUEUE), job="timelimit", progress="yes"),
     *counted("time limit", Action.REQUEUE, "1", job="timelimit"),
     rule("preempted and saved", Decision(Action.REQUEUE), verdict="preempted"),
     *counted("preempted, save failed", Action.REQUEUE, "1", verdict="preempted_unsaved"),
-    rule("run elsewhere", Decision(Action.EXCLUDE, counted=True), verdict=ELSEWHERE, elsewhere="yes", attempts="left"),
+    rule(
+        "run elsewhere",
+        Decision(Action.EXCLUDE, Counts.FAILURE),
+        verdict=ELSEWHERE,
+        elsewhere="yes",
+        attempts="left",
+    ),
     rule("validation failed", Decision(Action.STOP, code="17"), verdict="validation_failed"),
     rule("validation failed, by its code", Decision(Action.STOP, code="17"), code="17"),
     rule("NVRx: no restart", Decision(Action.STOP), code="93"),
     rule("could not start", Decision(Action.STOP), unstartable="yes", runtime="silent"),
     rule("could not start, by its code", Decision(Action.STOP), code="2|126|127"),
-    rule("ended on a notice, after a checkpoint", Decision(Action.REQUEUE), code="0", notice="yes", progress="yes"),
-    *counted("ended on a notice", Action.REQUEUE, "1", code="0", notice="yes"),
+    rule("ended on a notice, after a checkpoint", Decision(Action.REQUEUE), notice="yes", progress="yes"),
+    *unknown("a script without our runtime ended on a notice", Action.REQUEUE, notice="yes", runtime="silent"),
+    *counted("ended on a notice, not saved", Action.REQUEUE, "1", notice="yes"),
     rule("a script without our runtime succeeded", Decision(Action.STOP, code="0"), code="0", runtime="silent"),
     *counted("ended without a verdict", Action.AGAIN, "1", code="0"),
     *counted("failed"),
@@ -108,3 +139,35 @@ RULES: tuple[Rule, ...] = (
 def decide(facts: dict[str, str]) -> Decision:
     """The decision of the first rule that matches; the last rule matches everything."""
     return next(each.decision for each in RULES if each.matches(facts))
+
+
+def retry_script(
+    *,
+    requeue: bool,
+    max_failures: int = 0,
+    max_attempts: int = 20,
+    max_exclusions: int = 3,
+    min_seconds_left: int = 120,
+    batch_signal: str = "",
+) -> str:
+    """The policy as bash, to be sourced by the batch script from the job's ``nrp`` directory.
+
+    Args:
+        requeue: whether Slurm may bring the job back by itself.
+        max_failures: failures in a row without progress after which the job is started again.
+        max_attempts: starts in all, those after a preemption that was survived not counted.
+        max_exclusions: nodes that may be excluded.
+        min_seconds_left: seconds to the time limit below which a failure means a requeue.
+        batch_signal: the signal that Slurm sends to the batch shell alone and that the job step is to get, or "".
+    """
+    return render(
+        "retry_policy.sh.j2",
+        requeue=requeue,
+        max_failures=max_failures,
+        max_attempts=max_attempts,
+        max_exclusions=max_exclusions,
+        min_seconds_left=min_seconds_left,
+        batch_signal=batch_signal,
+        codes=[code for code in FACTS["code"] if code != "other"],
+        rules=RULES,
+    )

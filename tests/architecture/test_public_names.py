@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import nemo_resiliency_plugins
-from nemo_resiliency_plugins import FaultToleranceConfig, FaultTolerancePlugin, runtime
+from nemo_resiliency_plugins import FaultToleranceConfig, FaultTolerancePlugin, PreemptionPlugin, runtime
 from nemo_resiliency_plugins.cli.main import app
 
 PUBLIC = [
@@ -19,6 +19,7 @@ PUBLIC = [
     "FaultToleranceConfig",
     "FaultTolerancePlugin",
     "NotWorkingError",
+    "PreemptionPlugin",
     "ResiliencyError",
     "UnsupportedError",
 ]
@@ -43,6 +44,11 @@ FEATURE_DOCUMENT = {
         "num_job_retries_on_failure": 2,
         "initial_rank_heartbeat_timeout": 1800,
         "rank_heartbeat_timeout": 300,
+    },
+    PreemptionPlugin: {
+        "preempt_time": 60,
+        "enable_exit_handler": True,
+        "enable_exit_handler_for_data_loader": False,
     },
     FaultToleranceConfig: {
         "enable_ft_package": False,

@@ -11,7 +11,7 @@ import pytest
 def nemorun_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files that a plugin writes go to a directory of the test's own."""
     home = tmp_path / "nemorun"
-    monkeypatch.setattr("nemo_resiliency_plugins.plugins.on_local.get_nemorun_home", lambda: str(home))
+    monkeypatch.setattr("nemo_resiliency_plugins.plugins.fault_tolerance_local.get_nemorun_home", lambda: str(home))
     return home
 
 

@@ -31,10 +31,9 @@ def make(tmp_path: Path, **fields: Any) -> run.SlurmExecutor:
 def test_ranks_become_the_launchers_and_tasks_one_a_node(task: run.Script, executor: run.SlurmExecutor) -> None:
     FaultTolerancePlugin().setup(task, executor)
     assert isinstance(executor.launcher, NodeLauncher)
-    assert executor.launcher.node["nproc"] == 4
-    assert executor.launcher.node["nnodes"] == "2:2"
+    assert node_settings(executor) == {**node_settings(executor), "kind": "ft", "nproc": 4, "nnodes": "2:2"}
     assert (executor.ntasks_per_node, executor.retries) == (1, 0)
-    assert "nrp_dir=/cluster/experiment/job/nrp" in executor.setup_lines
+    assert ". /cluster/experiment/job/nrp/retry_policy.sh ||" in executor.setup_lines
 
 
 def test_the_launcher_answers_to_the_names_of_nemo_run(task: run.Script, executor: run.SlurmExecutor) -> None:
@@ -94,7 +93,7 @@ def test_a_group_may_not_drop_it_in_one_of_its_executors(task: run.Script, tmp_p
 def test_retries_of_the_executor_that_agree_are_taken_over(task: run.Script, tmp_path: Path) -> None:
     executor = make(tmp_path, retries=5)
     FaultTolerancePlugin(num_job_retries_on_failure=5).setup(task, executor)
-    assert "nrp_max_failures=5\n" in executor.setup_lines
+    assert "nrp_max_failures=5\n" in (transformed(executor) / "retry_policy.sh").read_text()
     assert executor.retries == 0
 
 
@@ -103,7 +102,7 @@ def test_spare_nodes_become_a_range_that_survives_a_lost_node(task: run.Script, 
     plugin = FaultTolerancePlugin(spare_nodes=1)
     plugin.setup(task, executor)
     plugin.setup(task, executor)
-    assert executor.launcher.node["nnodes"] == "4:5"
+    assert node_settings(executor)["nnodes"] == "4:5"
     assert executor.srun_args == ["--overlap", "--no-kill", "--kill-on-bad-exit=0"]
     assert executor.additional_parameters == {"no_kill": True}
 
@@ -153,6 +152,11 @@ def transformed(executor: run.SlurmExecutor) -> Path:
     return Path(executor.job_dir) / "nrp"
 
 
+def node_settings(executor: run.SlurmExecutor) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((transformed(executor) / "config.json").read_text())["node"]
+    return content
+
+
 def test_the_job_is_told_by_files(task: run.Script, executor: run.SlurmExecutor) -> None:
     FaultTolerancePlugin(warmup_steps=3, fault_script="kill@0:1").setup(task, executor)
     config = json.loads((transformed(executor) / "config.json").read_text())
@@ -198,4 +202,4 @@ def test_a_laptop_without_torch_and_nvrx_can_submit(tmp_path: Path) -> None:
     command = [sys.executable, "-c", DRY_RUN, str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "nemo_resiliency_plugins: retry policy" in done.stdout
+    assert "nemo_resiliency_plugins: the retry policy" in done.stdout

@@ -7,16 +7,18 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import nemo_run as run
+import psutil
 
-from nemo_resiliency_plugins import FaultTolerancePlugin
+from nemo_resiliency_plugins.contract import ENV_NODE_RUN
+from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
 from tests.harness import Traces
-from tests.slurm.testbed import Cluster
+from tests.slurm.testbed import Cluster, processes
 
 SEVERAL_LAUNCHERS_ON_A_HOST = {"NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE": "1"}
 """NVRx 0.6 and later refuse what the testbed does: all its nodes are one host."""
@@ -42,17 +44,33 @@ class Submitted(Traces):
         """The attempts in which a rank was started: restart count and round."""
         return sorted({event["attempt"].partition("-")[2] for event in self.events("rank_started")})
 
+    def running(self) -> list[psutil.Process]:
+        """What the job's node scripts have started, on any node, and still runs."""
+        mark = f"{self.job_id}-"
+        marked = (each for each in psutil.process_iter() if _mark(each.pid).startswith(mark))
+        return processes.unique(marked)
+
+    def launchers(self, node: int) -> list[psutil.Process]:
+        """The launchers of the first attempt on this node."""
+        marked = [each for each in self.running() if _mark(each.pid) == f"{self.job_id}-0-0-node{node}"]
+        inside = {each.pid for each in marked}
+        return [each for each in marked if each.ppid() not in inside and "ft_launcher" in " ".join(each.cmdline())]
+
     def ended(self, deadline_s: float = 120.0) -> tuple[str, str]:
         """State and exit code in the accounting, when the job has ended for good."""
         last = self.cluster.wait_for_end(self.job_id, deadline_s)[-1]
         return last["State"].split()[0], last["ExitCode"]
 
 
+def _mark(pid: int) -> str:
+    return processes.environment(pid).get(ENV_NODE_RUN, "")
+
+
 def submit(
     cluster: Cluster,
     root: Path,
     task: Any,
-    plugins: list[FaultTolerancePlugin],
+    plugins: Sequence[ResiliencyPlugin],
     *,
     env: Mapping[str, str] | None = None,
     executors: int = 1,
@@ -81,7 +99,7 @@ def submit(
         run.Experiment("job", base_dir=str(home), **quiet) as experiment,
     ):
         several = executor if executors == 1 else [executor.clone() for _ in range(executors)]
-        experiment.add(task, executor=several, plugins=plugins, name="task")
+        experiment.add(task, executor=several, plugins=list(plugins), name="task")
         experiment.run(detach=True)
         [job] = experiment.jobs
     directory = Path(job.executor.job_dir)

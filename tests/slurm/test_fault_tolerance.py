@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import nemo_run as run
-import psutil
 import pytest
 
 from nemo_resiliency_plugins import FaultTolerancePlugin
@@ -72,13 +71,13 @@ def test_a_killed_launcher_is_started_again_in_the_allocation(
 ) -> None:
     job = train(cluster, tmp_path)
     wait_for(lambda: job.events("checkpoint"), deadline_s=60, what="a checkpoint")
-    [launcher] = launchers(job, node=1)
+    [launcher] = job.launchers(node=1)
     launcher.send_signal(signal.SIGKILL)
     assert job.ended() == ("COMPLETED", "0:0"), job.log
     assert job.attempts() == ["0-0", "0-1"]
     assert job.policy() | {"failures": 0, "attempts": 1} == job.policy()
     assert job.result() == reference(cluster, tmp_path, undisturbed)
-    assert not list(processes_of(job))
+    assert not job.running()
 
 
 def test_a_lost_node_is_replaced(cluster: Cluster, tmp_path: Path, undisturbed: dict[str, str]) -> None:
@@ -127,7 +126,7 @@ def test_a_cancelled_job_stays_cancelled(cluster: Cluster, tmp_path: Path) -> No
     assert job.ended()[0] == "CANCELLED"
     assert job.attempts() == ["0-0"]
     assert job.policy()["why"] == "Slurm has decided: cancelled or requeued"
-    assert not list(processes_of(job))
+    assert not job.running()
 
 
 @pytest.mark.parametrize(
@@ -163,24 +162,3 @@ def test_only_the_failing_task_of_an_array_is_started_again(cluster: Cluster, tm
         last = cluster.wait_for_end(f"{job.job_id}_{number}", 90)[-1]
         assert (last["State"], last["ExitCode"]) == ("COMPLETED", "0:0")
         assert job.policy(f"policy-{number}")["attempts"] == attempts
-
-
-def processes_of(job: Submitted) -> list[psutil.Process]:
-    mark = f"NRP_NODE_RUN={job.job_id}-".encode()
-    return [process for process in psutil.process_iter() if mark in _environ(process.pid)]
-
-
-def launchers(job: Submitted, *, node: int) -> list[psutil.Process]:
-    mark = f"NRP_NODE_RUN={job.job_id}-0-0-node{node}".encode()
-    marked = [process for process in processes_of(job) if mark in _environ(process.pid).split(b"\0")]
-    inside = {process.pid for process in marked}
-    return [
-        process for process in marked if process.ppid() not in inside and "ft_launcher" in " ".join(process.cmdline())
-    ]
-
-
-def _environ(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""

@@ -9,7 +9,6 @@ import nemo_run as run
 
 from nemo_resiliency_plugins import FaultTolerancePlugin
 from nemo_resiliency_plugins.contract import CONFIG_FILE, ENV_CONFIG, ENV_DIR, ENV_JOB_ID
-from nemo_resiliency_plugins.plugins.on_slurm import node_launcher
 from nemo_resiliency_plugins.runtime.rendezvous import ALLOW_LOOPBACK
 
 JOB_ID = f"versions{os.getpid()}"
@@ -22,7 +21,8 @@ def write_job(root: Path, plugin: FaultTolerancePlugin, *, nodes: int, ranks_per
     tunnel = run.LocalTunnel(job_dir=str(root))
     executor = run.SlurmExecutor(account="a", tunnel=tunnel, nodes=nodes, ntasks_per_node=ranks_per_node)
     executor.job_dir = str(root)
-    node_launcher(plugin, executor).transform(["python", "unused"])
+    plugin.setup(run.Script("unused", entrypoint="python"), executor)
+    executor.launcher.transform(["python", "unused"])
 
 
 def node_variables(root: Path, job_id: str, number: int, count: int) -> dict[str, str]:

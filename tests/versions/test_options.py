@@ -14,8 +14,8 @@ import pytest
 
 from nemo_resiliency_plugins import FaultTolerancePlugin
 from nemo_resiliency_plugins.compat.nvrx import check_version
-from nemo_resiliency_plugins.contract import LAUNCH_MODULE, Attempt, decode_arguments
-from nemo_resiliency_plugins.runtime.node import Node, launcher_command
+from nemo_resiliency_plugins.contract import LAUNCH_MODULE, Attempt, Kind, decode_arguments
+from nemo_resiliency_plugins.runtime.node import Node, start_command
 from nemo_resiliency_plugins.runtime.rendezvous import ALLOW_LOOPBACK
 from tests.harness import SCRIPTS, clean_env
 from tests.submission import submission
@@ -63,8 +63,8 @@ def on_slurm(version: str, root: Path, number: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv(ALLOW_LOOPBACK, "1")
     write_job(root, FaultTolerancePlugin(**GIVEN, start_skew_s=111), nodes=NODES, ranks_per_node=RANKS)
     settings = json.loads((root / "nrp" / "config.json").read_text())["node"]
-    nodes = [Node(place, NODES, Attempt(JOB_ID), root / "nrp") for place in range(number + 1)]
-    command = [launcher_command(settings, node, ["python", *SCRIPT]) for node in nodes][-1]
+    nodes = [Node(place, NODES, Attempt(JOB_ID), root / "nrp", Kind.FT, place) for place in range(number + 1)]
+    command = [start_command(settings, node, ["python", *SCRIPT], ()) for node in nodes][-1]
     return parse(command[1:], {**node_variables(root, JOB_ID, number, NODES), **version_env(version)})
 
 

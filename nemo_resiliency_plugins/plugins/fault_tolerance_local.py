@@ -19,8 +19,9 @@ from nemo_resiliency_plugins.compat import nvrx
 from nemo_resiliency_plugins.config import FaultToleranceConfig
 from nemo_resiliency_plugins.contract import ENV_DIR, ENV_STRICT, encode_value, variable
 from nemo_resiliency_plugins.errors import UnsupportedError
-from nemo_resiliency_plugins.plugins.edits import Edit, Note, RunThroughStub, SetEnv, UseLauncher, WriteFile
+from nemo_resiliency_plugins.plugins.edits import Edit, Note, RunThroughStub, SetEnv, WriteFile
 from nemo_resiliency_plugins.plugins.launcher import OwningLauncher, take_over
+from nemo_resiliency_plugins.plugins.launcher_edits import UseLauncher
 
 if TYPE_CHECKING:
     from nemo_resiliency_plugins.plugins.fault_tolerance import FaultTolerancePlugin
