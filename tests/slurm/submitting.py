@@ -7,14 +7,13 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import nemo_run as run
 
-from nemo_resiliency_plugins import FaultTolerancePlugin
 from tests.harness import Traces
 from tests.slurm.testbed import Cluster
 
@@ -52,7 +51,7 @@ def submit(
     cluster: Cluster,
     root: Path,
     task: Any,
-    plugins: list[FaultTolerancePlugin],
+    plugins: Sequence[run.Plugin],
     *,
     env: Mapping[str, str] | None = None,
     executors: int = 1,
