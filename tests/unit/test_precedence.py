@@ -111,5 +111,6 @@ def test_the_effective_configuration_is_logged_once_and_by_rank_0_alone(
         with runtime.session(FaultToleranceConfig(timeout_floor_s=3.5)) as session:
             session.finish()
     expected = FaultToleranceConfig(warmup_steps=2, timeout_floor_s=3.5)
-    said = [message for message in caplog.messages if "effective configuration" in message]
-    assert said == [f"[FaultTolerance] rank 0: effective configuration: {expected}"]
+    [said] = [message for message in caplog.messages if "effective configuration" in message]
+    assert said.startswith("[FaultTolerance] rank 0: effective configuration: ")
+    assert str(expected) in said
