@@ -183,6 +183,14 @@ class FaultToleranceConfig:
         self.fault_script = str(FaultScript.parse(str(self.fault_script)))
         validate(type(self).__name__, self, self.RULES)
 
+    def without_effect(self) -> dict[str, Any]:
+        """What was chosen for a simulated fault that ``simulate_fault`` does not ask for.
+
+        No error: one layer may describe the fault and another one switch it on, or off.
+        """
+        chosen = {name: value for name, value in changed_fields(self).items() if name.startswith("simulated_fault_")}
+        return {} if self.simulate_fault else chosen
+
 
 def signal_name(value: Any) -> Any:
     """``SIGTERM`` for ``signal.SIGTERM``, 15, "TERM" and "SIGTERM"; what is no signal stays as it is."""

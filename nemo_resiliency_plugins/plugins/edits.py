@@ -182,8 +182,8 @@ class AddArguments(Edit):
     def apply(self, target: Target) -> None:
         present = self._present(target)
         if not _contains(present, self.arguments):
-            keys = _by_key(present)
-            target.task.args.extend(argument for argument in self.arguments if argument.split("=")[0] not in keys)
+            keys = _by_key(present).keys()
+            target.task.args.extend(argument for argument in self.arguments if not _by_key([argument]).keys() & keys)
 
     def __str__(self) -> str:
         return f"script arguments += {shlex.join(self.arguments)}"

@@ -39,6 +39,8 @@ class FaultInjector:
                 raise ConfigError(f"FaultToleranceConfig.{name}", rank, rule, "Name a smaller rank.")
         self._pending = [fault for fault in script.for_rank(identity.rank) if not self._has_fired(fault.name)]
         self._simulate = config.simulate_fault and self._first_start() and not self._has_fired(SIMULATED)
+        if identity.rank == 0 and self._first_start():
+            self._say_what_has_no_effect()
 
     @property
     def armed(self) -> bool:
@@ -51,6 +53,12 @@ class FaultInjector:
         for fault in [fault for fault in self._pending if fault.step == step]:
             self._pending.remove(fault)
             self._inject(fault)
+
+    def _say_what_has_no_effect(self) -> None:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self._config.without_effect().items())
+        if fields:
+            remedy = "Set simulate_fault=True to inject that fault, or leave what describes it at its default."
+            logger().warning(line(0, f"no effect without simulate_fault: {fields}. {remedy}"))
 
     def _first_start(self) -> bool:
         attempt = self._identity.attempt

@@ -294,6 +294,16 @@ def test_a_converter_decides_what_the_script_is_told(task: run.Script, executor:
     assert decode_arguments(task.args)[-2:] == ["--ft", "True"]
 
 
+def flag_and_value(_: FaultTolerancePluginScriptArgs) -> list[str]:
+    return ["--switch", "x"]
+
+
+def test_a_converter_may_use_a_word_that_is_a_key_of_the_users(task: run.Script, executor: run.LocalExecutor) -> None:
+    task.args.append("x=1")
+    FaultTolerancePlugin(script_args_converter_fn=flag_and_value).setup(task, executor)
+    assert decode_arguments(task.args)[-3:] == ["x=1", "--switch", "x"]
+
+
 def test_overrides_need_a_script_to_append_to(executor: run.LocalExecutor) -> None:
     task = run.Script(inline="echo hello")
     with pytest.raises(UnsupportedError, match="overrides"):

@@ -16,7 +16,6 @@ import nemo_run as run
 import psutil
 
 from nemo_resiliency_plugins.contract import ENV_NODE_RUN
-from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
 from tests.harness import Traces
 from tests.slurm.testbed import Cluster, processes
 
@@ -70,7 +69,7 @@ def submit(
     cluster: Cluster,
     root: Path,
     task: Any,
-    plugins: Sequence[ResiliencyPlugin],
+    plugins: Sequence[run.Plugin],
     *,
     env: Mapping[str, str] | None = None,
     executors: int = 1,

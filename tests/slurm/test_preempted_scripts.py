@@ -32,7 +32,7 @@ for _ in $(seq 600); do [ ! -e "$TEST_ROOT/go" ] || exit 0; sleep 0.1; done
 def start(cluster: Cluster, root: Path, text: str, **options: Any) -> Submitted:
     plugin = options.pop("plugin", PreemptionPlugin())
     job = submit(cluster, root, run.Script(inline=text), [plugin], **options)
-    await_starts(job, 1)
+    await_starts(job, options.get("nodes", 1))
     return job
 
 

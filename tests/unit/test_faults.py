@@ -14,6 +14,8 @@ from nemo_resiliency_plugins.runtime.identity import Identity
 from tests.harness import wait_for
 from tests.unit.conftest import MakeIdentity
 
+DESCRIBED = {"simulated_fault_rank": 0, "simulated_fault_type": "rank_hung", "simulated_fault_base_delay": 2.5}
+
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -108,3 +110,21 @@ def test_a_simulated_fault_is_not_armed_after_the_first_start(
 ) -> None:
     assert simulated(make_identity()).armed
     assert not simulated(make_identity(**later)).armed
+
+
+@pytest.mark.parametrize("field", DESCRIBED)
+def test_a_described_fault_that_nobody_asks_for_is_named_once(
+    make_identity: MakeIdentity, caplog: pytest.LogCaptureFixture, field: str
+) -> None:
+    for identity in (make_identity(0, 2), make_identity(1, 2), make_identity(0, 2, cycle=1)):
+        assert not injector(identity, **{field: DESCRIBED[field]}).armed
+    [message] = caplog.messages
+    assert f"no effect without simulate_fault: {field}={DESCRIBED[field]!r}. Set simulate_fault=True" in message
+
+
+@pytest.mark.parametrize("fields", [{}, {"simulate_fault": True, **DESCRIBED}, {"fault_script": "kill@0:3"}])
+def test_nothing_is_said_of_a_fault_that_is_asked_for(
+    make_identity: MakeIdentity, caplog: pytest.LogCaptureFixture, fields: dict[str, object]
+) -> None:
+    injector(make_identity(), **fields)
+    assert not caplog.messages
