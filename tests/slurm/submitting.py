@@ -7,7 +7,8 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,6 +31,7 @@ class Submitted(Traces):
     cluster: Cluster
     job_id: str
     directory: Path
+    experiment: run.Experiment
 
     @property
     def log(self) -> str:
@@ -42,6 +44,12 @@ class Submitted(Traces):
     def attempts(self) -> list[str]:
         """The attempts in which a rank was started: restart count and round."""
         return sorted({event["attempt"].partition("-")[2] for event in self.events("rank_started")})
+
+    def status(self) -> str:
+        """What NeMo-Run says of the job."""
+        with as_on_a_terminal(self.cluster):
+            [told] = self.experiment.status(return_dict=True).values()
+        return str(told["status"])
 
     def running(self) -> list[psutil.Process]:
         """What the job's node scripts have started, on any node, and still runs."""
@@ -63,6 +71,13 @@ class Submitted(Traces):
 
 def _mark(pid: int) -> str:
     return processes.environment(pid).get(ENV_NODE_RUN, "")
+
+
+@contextmanager
+def as_on_a_terminal(cluster: Cluster) -> Iterator[None]:
+    """The cluster's environment; NeMo-Run passes its own standard input on to the commands that it runs."""
+    with mock.patch.dict(os.environ, cluster.variables), mock.patch.object(sys, "stdin", io.StringIO()):
+        yield
 
 
 def submit(
@@ -92,9 +107,7 @@ def submit(
     )
     quiet = {"enable_goodbye_message": False, "skip_status_at_exit": True}
     with (
-        mock.patch.dict(os.environ, cluster.variables),
-        # NeMo-Run passes its own standard input on to the commands that it runs.
-        mock.patch.object(sys, "stdin", io.StringIO()),
+        as_on_a_terminal(cluster),
         run.Experiment("job", base_dir=str(home), **quiet) as experiment,
     ):
         several = executor if executors == 1 else [executor.clone() for _ in range(executors)]
@@ -102,4 +115,4 @@ def submit(
         experiment.run(detach=True)
         [job] = experiment.jobs
     directory = Path(job.executor.job_dir)
-    return Submitted(root, directory / "nrp", cluster, job.handle.rpartition("/")[2], directory)
+    return Submitted(root, directory / "nrp", cluster, job.handle.rpartition("/")[2], directory, experiment)

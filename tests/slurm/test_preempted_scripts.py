@@ -57,9 +57,9 @@ def finish(job: Submitted) -> None:
 
 def test_a_script_that_saves_and_exits_0_comes_back_each_time(cluster: Cluster, tmp_path: Path) -> None:
     job = start(cluster, tmp_path, SAVES, partition="low")
-    for count in (1, 2):
+    for count in (2, 3):
         preempt(cluster)
-        await_starts(job, count + 1)
+        await_starts(job, count)
     assert starts(job) == ["start 0", "start 1", "start 2"]
     assert (tmp_path / "saved").read_text().splitlines() == ["saved", "saved"]
     assert job.policy() | {"failures": 0, "attempts": 2} == job.policy()
@@ -104,6 +104,23 @@ def test_what_slurm_does_not_bring_back_submits_itself(cluster: Cluster, tmp_pat
     (job.root / "go").touch()
     assert cluster.wait_for_end(follower)[-1]["State"] == "COMPLETED"
     assert f"job {follower} continues job {job.job_id}" in job.log
+
+
+def test_what_slurm_brings_back_by_itself_has_not_failed(cluster: Cluster, tmp_path: Path) -> None:
+    job = start(cluster, tmp_path, IGNORES, partition="low")
+    preempt(cluster)
+    told = set()
+
+    def is_back() -> bool:
+        told.add(job.status())
+        return len(starts(job)) == 2
+
+    wait_for(is_back, deadline_s=60, what="the next start")
+    assert {"RUNNING", "PENDING"} <= told
+    assert "FAILED" not in told
+    finish(job)
+    assert job.status() == "SUCCEEDED"
+    assert [row["State"] for row in cluster.sacct(job.job_id)] == ["PREEMPTED", "COMPLETED"]
 
 
 def test_only_the_preempted_task_of_an_array_starts_again(cluster: Cluster, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def submit_from(laptop: Path, remote: Path, login: LoginNode, cluster: Cluster) 
             [job] = experiment.jobs
         local = Path(job.executor.job_dir)
         directory = Path(job.executor.tunnel.job_dir) / local.name
-        submitted = Submitted(remote, directory / "nrp", cluster, job.handle.rpartition("/")[2], directory)
+        submitted = Submitted(remote, directory / "nrp", cluster, job.handle.rpartition("/")[2], directory, experiment)
         end = submitted.ended()
         [told] = experiment.status(return_dict=True).values()
         tunnel.cleanup()
