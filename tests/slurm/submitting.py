@@ -116,3 +116,8 @@ def submit(
         [job] = experiment.jobs
     directory = Path(job.executor.job_dir)
     return Submitted(root, directory / "nrp", cluster, job.handle.rpartition("/")[2], directory, experiment)
+
+
+def preempt(cluster: Cluster) -> None:
+    """Let a job of higher priority take all nodes for a moment."""
+    cluster.sbatch("sleep 1", "--partition=high", "--nodes=3", "--exclusive", "--output=/dev/null")

@@ -9,7 +9,7 @@ import nemo_run as run
 
 from nemo_resiliency_plugins import PreemptionPlugin
 from tests.harness import wait_for
-from tests.slurm.submitting import Submitted, submit
+from tests.slurm.submitting import Submitted, preempt, submit
 from tests.slurm.testbed import Cluster
 
 SAVES = """
@@ -43,11 +43,6 @@ def starts(job: Submitted) -> list[str]:
 
 def await_starts(job: Submitted, count: int) -> None:
     wait_for(lambda: len(starts(job)) >= count, deadline_s=60, what=f"{count} starts of the script")
-
-
-def preempt(cluster: Cluster) -> None:
-    """Let a job of higher priority take all nodes for a moment."""
-    cluster.sbatch("sleep 1", "--partition=high", "--nodes=3", "--exclusive", "--output=/dev/null")
 
 
 def finish(job: Submitted) -> None:
