@@ -7,8 +7,8 @@ from pathlib import Path
 
 import nemo_run as run
 
-from nemo_resiliency_plugins import FaultTolerancePlugin
 from nemo_resiliency_plugins.contract import CONFIG_FILE, ENV_CONFIG, ENV_DIR, ENV_JOB_ID
+from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
 from nemo_resiliency_plugins.runtime.rendezvous import ALLOW_LOOPBACK
 
 JOB_ID = f"versions{os.getpid()}"
@@ -16,12 +16,13 @@ JOB_ID = f"versions{os.getpid()}"
 SEVERAL_ON_A_HOST = {"NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE": "1", ALLOW_LOOPBACK: "1"}
 
 
-def write_job(root: Path, plugin: FaultTolerancePlugin, *, nodes: int, ranks_per_node: int) -> None:
+def write_job(root: Path, *plugins: ResiliencyPlugin, nodes: int, ranks_per_node: int) -> None:
     """Write into ``root/nrp`` what the node script of a submitted job finds there."""
     tunnel = run.LocalTunnel(job_dir=str(root))
     executor = run.SlurmExecutor(account="a", tunnel=tunnel, nodes=nodes, ntasks_per_node=ranks_per_node)
     executor.job_dir = str(root)
-    plugin.setup(run.Script("unused", entrypoint="python"), executor)
+    for plugin in plugins:
+        plugin.setup(run.Script("unused", entrypoint="python"), executor)
     executor.launcher.transform(["python", "unused"])
 
 
