@@ -94,6 +94,19 @@ def test_a_lost_node_is_replaced(cluster: Cluster, tmp_path: Path, undisturbed: 
     assert job.result() == reference(cluster, tmp_path, undisturbed)
 
 
+@pytest.mark.slow
+def test_a_time_limit_without_a_signal_goes_on_from_the_newest_checkpoint(cluster: Cluster, tmp_path: Path) -> None:
+    job = submit(cluster, tmp_path, trainer(600), [plugin()], nodes=2, ntasks_per_node=2, time="00:10:00")
+    wait_for(lambda: job.events("checkpoint"), deadline_s=60, what="a checkpoint")
+    cluster.set_end_time(job.job_id, 1)
+    wait_for(lambda: len(job.events("resumed", rank=0)) == 2, deadline_s=120, what="the next attempt")
+    assert job.attempts() == ["0-0", "1-0"]
+    saved = [event["step"] for event in job.events("checkpoint", rank=0) if event["attempt"].endswith("-0-0")]
+    assert job.events("resumed", rank=0)[-1]["step"] == saved[-1]
+    assert job.policy() | {"failures": 0, "attempts": 0} == job.policy()
+    assert cluster.sacct(job.job_id)[0]["State"] == "REQUEUED"
+
+
 def test_retries_are_used_up_and_the_code_of_the_failure_is_kept(cluster: Cluster, tmp_path: Path) -> None:
     task = script(tmp_path, "import sys; print('tried'); sys.exit(42)")
     job = submit(cluster, tmp_path, task, [plugin(num_in_job_restarts=0)])
