@@ -40,7 +40,7 @@ NAME = "PreemptionPlugin"
 STEPS, BATCH = "steps", "batch"
 NEMO_RUN_WAIT_S = 60
 """NeMo-Run 0.11 starts every step with ``srun --wait=60``: seconds from the first task's end to the last one's."""
-MAX_LEAD_S = 65535
+MAX_LEAD_S, MAX_JOB_ATTEMPTS = 65535, 20
 NCCL_USES_USR1 = "SIGUSR1 is caught by NCCL, so that the ranks may never see it. Use TERM or USR2"
 
 
@@ -77,7 +77,7 @@ class PreemptionPlugin(ResiliencyPlugin):
     grace_period_s: float | None = None
     overrides: str | None = None
     script_args_converter_fn: Callable[[PreemptionPluginScriptArgs], list[str]] | None = None
-    max_job_attempts: int = 20
+    max_job_attempts: int = MAX_JOB_ATTEMPTS
     trains: int = 0
     strict: bool = False
 
@@ -132,7 +132,7 @@ class PreemptionPlugin(ResiliencyPlugin):
             f"config.{PreemptionConfig.PLUGIN}": self.told_to_the_job(),
             **({"policy.batch_signal": self.signal} if self.scope == BATCH else {}),
             **({"policy.max_failures": executor.retries} if executor.retries else {}),
-            **({"policy.max_attempts": self.max_job_attempts} if self.max_job_attempts != 20 else {}),
+            **({"policy.max_attempts": self.max_job_attempts} if self.max_job_attempts != MAX_JOB_ATTEMPTS else {}),
             **({f"variables.{ENV_STRICT}": "true"} if self.strict else {}),
         }
 
