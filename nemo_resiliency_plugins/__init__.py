@@ -9,6 +9,7 @@ _HOMES = {
     "FaultTolerancePlugin": "nemo_resiliency_plugins.plugins.fault_tolerance",
     "FaultScript": "nemo_resiliency_plugins.config",
     "FaultToleranceConfig": "nemo_resiliency_plugins.config",
+    "PreemptionConfig": "nemo_resiliency_plugins.config",
     "CheckpointError": "nemo_resiliency_plugins.errors",
     "ConfigError": "nemo_resiliency_plugins.errors",
     "ConflictError": "nemo_resiliency_plugins.errors",

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from nemo_resiliency_plugins.config import FaultToleranceConfig, is_count
-from nemo_resiliency_plugins.contract import (
-    CHECKPOINTING,
-    Attempt,
-    ExitCode,
-    Reason,
-    Verdict,
-    progress_path,
-    started_path,
-    verdict_path,
-    write_atomically,
-)
+from nemo_resiliency_plugins.config import is_count
+from nemo_resiliency_plugins.contract import CHECKPOINTING, Reason
 from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.runtime import watch, watching
-from nemo_resiliency_plugins.runtime.effective import is_strict, resolve
+from nemo_resiliency_plugins.runtime.batch import BatchNotes
+from nemo_resiliency_plugins.runtime.effective import Given, is_strict, resolve_all
 from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure
 from nemo_resiliency_plugins.runtime.faults import FaultInjector
 from nemo_resiliency_plugins.runtime.identity import Identity
@@ -39,11 +30,12 @@ if TYPE_CHECKING:
     from nemo_resiliency_plugins.runtime.hang_detection import NoHangDetection
 
 
-def session(config: FaultToleranceConfig | None = None, *, strict: bool | None = None) -> Session:
+def session(config: Given | Sequence[Given] | None = None, *, strict: bool | None = None) -> Session:
     """Open a session: a context manager, entered before ``init_process_group``.
 
     Args:
-        config: what the script asks for; the plugins' variables and file win over it, field by field.
+        config: what the script asks for, one config or a list with one of each kind; the plugins' variables and
+            file win over it, field by field.
         strict: a feature that was asked for and cannot work here is an error instead of a warning;
             None takes ``NRP_STRICT``.
 
@@ -59,12 +51,11 @@ class Session:
 
     _detection: NoHangDetection
 
-    def __init__(self, config: FaultToleranceConfig | None, *, strict: bool | None) -> None:
-        if not isinstance(config, (FaultToleranceConfig, type(None))):
-            raise ConfigError("session.config", config, "must be a FaultToleranceConfig or None", "Build one.")
-        self._config = resolve(FaultToleranceConfig, config, os.environ)
+    def __init__(self, config: Given | Sequence[Given] | None, *, strict: bool | None) -> None:
+        self._configs = resolve_all(config, os.environ)
         self._strict = is_strict(os.environ) if strict is None else strict
         self._identity = Identity.from_env()
+        self._notes = BatchNotes(self._identity)
         self._checkpointer: Checkpointer | None = None
         self._shared_ranks: Ranks | None = None
         self._models: list[torch.nn.Module] = []
@@ -82,9 +73,11 @@ class Session:
         self._events = EventLog(identity.directory, identity.attempt, identity.rank)
         self._events.emit("session_started", node=identity.node, world_size=identity.world_size)
         if identity.rank == 0:
-            self._start_attempt()
-        self._faults = FaultInjector(self._config, identity, self._events)
-        self._detection = watching.start(self._config, identity, self._events, strict=self._strict)
+            logger().info(line(0, f"effective configuration: {self._configs}"))
+        self._notes.started()
+        config = self._configs.fault_tolerance
+        self._faults = FaultInjector(config, identity, self._events)
+        self._detection = watching.start(config, identity, self._events, strict=self._strict)
         watch.reached_session()
         return self
 
@@ -228,19 +221,8 @@ class Session:
         if ranks is not None and not ranks.dissolved:
             ranks.barrier()
         self.stop_reason = Reason.FINISHED
-        completed = self._loop.completed
-        verdict = Verdict(Reason.FINISHED, ExitCode.OK, completed, self._identity.rank, self._identity.node)
-        if self._identity.rank == 0 and self._identity.directory is not None:
-            verdict.write(self._identity.directory, self._identity.attempt)
-        self._events.emit("finished", step=completed)
-
-    def _start_attempt(self) -> None:
-        """Rank 0 tells the batch script and the log that a session has started."""
-        logger().info(line(0, f"effective configuration: {self._config}"))
-        directory, attempt = self._identity.directory, self._identity.attempt
-        if directory is not None and attempt.cycle == 0:
-            verdict_path(directory, attempt).unlink(missing_ok=True)  # of another run in the same directory
-        self._leave(started_path, "")
+        self._notes.ended(Reason.FINISHED, self._loop.completed)
+        self._events.emit("finished", step=self._loop.completed)
 
     def _check_steps(self, start: int, stop: int) -> None:
         if not self._entered:
@@ -250,7 +232,7 @@ class Session:
         if self._checkpointer is not None and start != self._loop.completed:
             rule = f"the attached state is that after {self._loop.completed} steps"
             raise ConfigError("session.steps.start", start, rule, "Start with what attach() returned.")
-        if self._checkpointer is None and self._config.calc_ft_timeouts:
+        if self._checkpointer is None and self._configs.fault_tolerance.calc_ft_timeouts:
             self._say("timeouts are not learned: attach() was not called, so the ranks cannot agree on them")
 
     def _save(self, checkpointer: Checkpointer, step: int) -> None:
@@ -260,15 +242,9 @@ class Session:
             self._loop.saved = step
             if self._shared_ranks is not None:
                 self._detection.learn(self._shared_ranks.maximum)
-        if self._identity.rank == 0:
-            self._leave(progress_path, f"{step}\n")
+        self._notes.checkpointed(step)
         loss = None if self._loss is None else float(self._loss)
         self._events.emit("checkpoint", step=step, written=written, seconds=time.monotonic() - began, loss=loss)
-
-    def _leave(self, path: Callable[[Path, Attempt], Path], text: str) -> None:
-        """Tell the batch script something, where there is a directory for it."""
-        if self._identity.directory is not None:
-            write_atomically(path(self._identity.directory, self._identity.attempt), text)
 
     def _say(self, text: str) -> None:
         if self._identity.rank == 0:
