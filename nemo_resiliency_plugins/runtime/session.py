@@ -10,17 +10,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from nemo_resiliency_plugins.config import is_count
 from nemo_resiliency_plugins.contract import CHECKPOINTING, Reason
-from nemo_resiliency_plugins.errors import ConfigError
+from nemo_resiliency_plugins.errors import ConfigError, NotWorkingError
 from nemo_resiliency_plugins.runtime import watch, watching
 from nemo_resiliency_plugins.runtime.batch import BatchNotes
 from nemo_resiliency_plugins.runtime.effective import Given, is_strict, resolve_all
+from nemo_resiliency_plugins.runtime.ending import Ending
 from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure
 from nemo_resiliency_plugins.runtime.faults import FaultInjector
 from nemo_resiliency_plugins.runtime.identity import Identity
 from nemo_resiliency_plugins.runtime.log import line, logger
-from nemo_resiliency_plugins.runtime.loop import Loop, is_success, ranks_if_any
+from nemo_resiliency_plugins.runtime.loop import Loop, is_success
+from nemo_resiliency_plugins.runtime.preemption import handling
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from nemo_resiliency_plugins.runtime.agreement import Ranks
     from nemo_resiliency_plugins.runtime.checkpoint.manager import Checkpointer
     from nemo_resiliency_plugins.runtime.hang_detection import NoHangDetection
+    from nemo_resiliency_plugins.runtime.preemption.handling import NoPreemption
 
 
 def session(config: Given | Sequence[Given] | None = None, *, strict: bool | None = None) -> Session:
@@ -50,6 +52,7 @@ class Session:
     """See :func:`session`. What is said to be collective must be called by all ranks in the same order."""
 
     _detection: NoHangDetection
+    _preemption: NoPreemption
 
     def __init__(self, config: Given | Sequence[Given] | None, *, strict: bool | None) -> None:
         self._configs = resolve_all(config, os.environ)
@@ -62,8 +65,12 @@ class Session:
         self._loop = Loop()
         self._entered = False
         self._loss: Any = None
-        self.stop_reason: Reason | None = None
+        self._ending = Ending(self._loop, self._notes)
+
+    @property
+    def stop_reason(self) -> Reason | None:
         """Why the ranks stop together; None while they do not."""
+        return self._ending.reason
 
     def __enter__(self) -> Session:
         if self._entered:
@@ -78,20 +85,29 @@ class Session:
         config = self._configs.fault_tolerance
         self._faults = FaultInjector(config, identity, self._events)
         self._detection = watching.start(config, identity, self._events, strict=self._strict)
+        try:
+            self._preemption = handling.start(self._configs.preemption, identity, self._events, strict=self._strict)
+        except NotWorkingError:
+            self._detection.close(finished=False)
+            raise
         watch.reached_session()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        failed = error is not None and not is_success(error)
         try:
-            if error is not None and not is_success(error):
+            if error is not None and failed:
                 emit_failure(self._events, "session_failed", error)
+            elif self._preemption.told and self._loop.in_step is None:
+                self._preempt()
             elif self._loop.done:
                 self.finish()
             elif self.stop_reason is None:
                 self._say(f"no finished verdict: {self._loop.why_not_done}. Call finish() if that is meant")
         finally:
+            self._preemption.close(together=not failed)
             self._detection.close(finished=self.stop_reason is Reason.FINISHED)
             self._events.close()
 
@@ -137,6 +153,7 @@ class Session:
         began = time.monotonic()
         resumed = self._checkpointer.resume()
         self._events.emit("resumed", step=resumed, seconds=time.monotonic() - began)
+        self._preemption.attached()
         return self._loop.resume(resumed)
 
     def steps(self, start: int, stop: int) -> Iterator[int]:
@@ -147,9 +164,12 @@ class Session:
         """
         self._check_steps(start, stop)
         self._loop.done = False
+        self._preemption.loop_begins()
         try:
             for step in range(start, stop):
                 if self.should_stop():
+                    self._detection.loop_ends()
+                    self._preempt()
                     return
                 self._step_begins(step)
                 yield step
@@ -198,8 +218,12 @@ class Session:
         self._loss = detached
 
     def should_stop(self) -> bool:
-        """Whether all ranks are to stop; for the user's own inner loops (evaluation)."""
-        return self.stop_reason is not None
+        """Whether all ranks are to stop; for the user's own inner loops (evaluation).
+
+        All ranks must ask in the same order, and all get the same answer: after True, go back to the training loop,
+        which saves and ends before its next step.
+        """
+        return self.stop_reason is not None or self._preemption.tick()
 
     def settle(self, forward_backward: Callable[[], object]) -> None:
         """Two throwaway passes before the loop, so that a restarted DDP model gives the same bits.
@@ -215,23 +239,15 @@ class Session:
 
     def finish(self) -> None:
         """Collective. The training is done: rank 0 writes the finished verdict when all ranks are here."""
-        if self.stop_reason is not None:
-            return
-        ranks = self._shared_ranks or ranks_if_any()
-        if ranks is not None and not ranks.dissolved:
-            ranks.barrier()
-        self.stop_reason = Reason.FINISHED
-        self._notes.ended(Reason.FINISHED, self._loop.completed)
-        self._events.emit("finished", step=self._loop.completed)
+        self._ending.finish(self._shared_ranks, self._events)
+
+    def _preempt(self) -> None:
+        self._ending.preempt(self.save, self._shared_ranks, self._events, self._preemption.since_notice_s())
 
     def _check_steps(self, start: int, stop: int) -> None:
         if not self._entered:
             raise ConfigError("session.steps", "called", "belongs into the session's with block", "Enter it first.")
-        if not (is_count(start) and is_count(stop)):
-            raise ConfigError("session.steps", (start, stop), "must be whole numbers, 0 or more", "Give two ints.")
-        if self._checkpointer is not None and start != self._loop.completed:
-            rule = f"the attached state is that after {self._loop.completed} steps"
-            raise ConfigError("session.steps.start", start, rule, "Start with what attach() returned.")
+        self._loop.check(start, stop, attached=self._checkpointer is not None)
         if self._checkpointer is None and self._configs.fault_tolerance.calc_ft_timeouts:
             self._say("timeouts are not learned: attach() was not called, so the ranks cannot agree on them")
 
@@ -243,6 +259,7 @@ class Session:
             if self._shared_ranks is not None:
                 self._detection.learn(self._shared_ranks.maximum)
         self._notes.checkpointed(step)
+        self._preemption.check()
         loss = None if self._loss is None else float(self._loss)
         self._events.emit("checkpoint", step=step, written=written, seconds=time.monotonic() - began, loss=loss)
 
@@ -260,5 +277,6 @@ class Session:
         self._detection.step_ends()
         if first:
             self._events.emit("first_step", step=step)
+            self._preemption.check()
         if self._loop.step_ends(step):
             self.save()
