@@ -10,6 +10,7 @@ _HOMES = {
     "PreemptionPlugin": "nemo_resiliency_plugins.plugins.preemption",
     "FaultScript": "nemo_resiliency_plugins.config",
     "FaultToleranceConfig": "nemo_resiliency_plugins.config",
+    "PreemptionConfig": "nemo_resiliency_plugins.config",
     "CheckpointError": "nemo_resiliency_plugins.errors",
     "ConfigError": "nemo_resiliency_plugins.errors",
     "ConflictError": "nemo_resiliency_plugins.errors",

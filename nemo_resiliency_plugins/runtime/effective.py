@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nemo_resiliency_plugins.config import changed_fields, field_names
+from nemo_resiliency_plugins.config import FaultToleranceConfig, PreemptionConfig, changed_fields, field_names
 from nemo_resiliency_plugins.contract import ENV_CONFIG, ENV_STRICT, overrides_from_env, read_config_file, variable
 from nemo_resiliency_plugins.errors import ConfigError
 
 Config = TypeVar("Config")
+Given = FaultToleranceConfig | PreemptionConfig
+KINDS = (FaultToleranceConfig, PreemptionConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class Configs:
+    """Of each kind the one that holds."""
+
+    fault_tolerance: FaultToleranceConfig
+    preemption: PreemptionConfig
+
+    def __str__(self) -> str:
+        return f"{self.fault_tolerance}, {self.preemption}"
+
+
+def resolve_all(given: Given | Sequence[Given] | None, env: Mapping[str, str]) -> Configs:
+    """Sort what a session was given by kind, and :func:`resolve` each.
+
+    Raises:
+        ConfigError: something else was given, or two of one kind; and what :func:`resolve` raises.
+    """
+    configs = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    by_kind: dict[type, Any] = {}
+    for config in configs:
+        if type(config) not in KINDS:
+            rule = f"must be {' or '.join(kind.__name__ for kind in KINDS)}, a list of them, or None"
+            raise ConfigError("session.config", config, rule, "Build one.")
+        if type(config) in by_kind:
+            raise ConfigError("session.config", config, "is the second of its kind", "Merge the two.")
+        by_kind[type(config)] = config
+    return Configs(
+        resolve(FaultToleranceConfig, by_kind.get(FaultToleranceConfig), env),
+        resolve(PreemptionConfig, by_kind.get(PreemptionConfig), env),
+    )
 
 
 def resolve(kind: type[Config], given: Config | None, env: Mapping[str, str]) -> Config:

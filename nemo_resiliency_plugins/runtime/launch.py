@@ -30,6 +30,8 @@ from nemo_resiliency_plugins.runtime import watch
 from nemo_resiliency_plugins.runtime.effective import resolve
 from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure, message_of
 from nemo_resiliency_plugins.runtime.identity import Identity
+from nemo_resiliency_plugins.runtime.log import line, logger
+from nemo_resiliency_plugins.runtime.preemption import early
 
 EXIT_GRACE_S = 60.0
 """A failed rank is out of its monitor's sight, so threads that do not end may not hold it longer than this."""
@@ -38,6 +40,7 @@ EXIT_GRACE_S = 60.0
 def main(arguments: list[str]) -> None:
     arguments = decode_arguments(arguments)
     if arguments[:1] == ["--exec"] and len(arguments) > 1:
+        early.leave_no_trace()
         os.execvp(arguments[1], arguments[1:])
     as_module = arguments[:1] == ["-m"]
     arguments = arguments[1:] if as_module else arguments
@@ -46,10 +49,13 @@ def main(arguments: list[str]) -> None:
     identity = Identity.from_env()
     if identity.directory is not None:
         os.environ[ENV_DIR] = str(identity.directory)  # absolute, whatever directory the script goes to
+    if early.is_doomed(identity):
+        logger().info(line(identity.rank, "the end of this attempt has been announced: nothing is started"))
+        return
     script = Path(arguments[0]).absolute() if not as_module else find_module(arguments[0])
     events = EventLog(identity.directory, identity.attempt, identity.rank)
     events.emit("rank_started", pid=os.getpid(), node=identity.node, script=arguments[0])
-    watch.start(identity, _startup_limit(script))
+    _guard_start(script, identity, events)
     own = os.getpid()
     try:
         if script is None or not script.exists():
@@ -101,14 +107,23 @@ def _run_as_main(script: Path) -> None:
     exec(code, module.__dict__)
 
 
-def _startup_limit(script: Path | None) -> float | None:
-    """The limit of the time before the session, or None for a script that shows no sign of opening one."""
+def _guard_start(script: Path | None, identity: Identity, events: EventLog) -> None:
+    """Bound the time until the session, and take care of signals until then."""
+    opens_session = _opens_session(script)
     limit_s = resolve(FaultToleranceConfig, None, os.environ).startup_timeout_s
+    watch.start(identity, limit_s if opens_session else None)
+    if opens_session:
+        early.install(identity, events)
+    early.unblock()
+
+
+def _opens_session(script: Path | None) -> bool:
+    """Whether the script shows a sign of it: only then its way there can be watched, and nothing is lost on it."""
     source = script / "__main__.py" if script is not None and script.is_dir() else script
     try:
-        return limit_s if source and b"nemo_resiliency_plugins" in source.read_bytes() else None
+        return source is not None and b"nemo_resiliency_plugins" in source.read_bytes()
     except OSError:
-        return None
+        return False
 
 
 def find_module(name: str) -> Path | None:

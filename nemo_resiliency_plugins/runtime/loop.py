@@ -6,6 +6,9 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
+from nemo_resiliency_plugins.config import is_count
+from nemo_resiliency_plugins.errors import ConfigError
+
 if TYPE_CHECKING:
     from nemo_resiliency_plugins.runtime.agreement import Ranks
 
@@ -32,6 +35,14 @@ class Loop:
             return "the session ends before its last step"
         lost = "; the checkpoint asked for in it was not written" if self.save_asked else ""
         return f"the loop was left in the middle of step {self.in_step}, use stop() instead of break{lost}"
+
+    def check(self, start: int, stop: int, *, attached: bool) -> None:
+        """Raises ConfigError: the bounds of a loop are no counts, or it begins elsewhere than the attached state."""
+        if not (is_count(start) and is_count(stop)):
+            raise ConfigError("session.steps", (start, stop), "must be whole numbers, 0 or more", "Give two ints.")
+        if attached and start != self.completed:
+            rule = f"the attached state is that after {self.completed} steps"
+            raise ConfigError("session.steps.start", start, rule, "Start with what attach() returned.")
 
     def resume(self, step: int | None) -> int:
         """Take over the step of a checkpoint; returns the step to go on with."""

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from nemo_resiliency_plugins.config import FaultToleranceConfig, is_count
-from nemo_resiliency_plugins.contract import (
-    CHECKPOINTING,
-    Attempt,
-    ExitCode,
-    Reason,
-    Verdict,
-    progress_path,
-    started_path,
-    verdict_path,
-    write_atomically,
-)
-from nemo_resiliency_plugins.errors import ConfigError
+from nemo_resiliency_plugins.contract import CHECKPOINTING, Reason
+from nemo_resiliency_plugins.errors import ConfigError, NotWorkingError
 from nemo_resiliency_plugins.runtime import watch, watching
-from nemo_resiliency_plugins.runtime.effective import is_strict, resolve
+from nemo_resiliency_plugins.runtime.batch import BatchNotes
+from nemo_resiliency_plugins.runtime.effective import Given, is_strict, resolve_all
+from nemo_resiliency_plugins.runtime.ending import Ending
 from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure
 from nemo_resiliency_plugins.runtime.faults import FaultInjector
 from nemo_resiliency_plugins.runtime.identity import Identity
 from nemo_resiliency_plugins.runtime.log import line, logger
-from nemo_resiliency_plugins.runtime.loop import Loop, is_success, ranks_if_any
+from nemo_resiliency_plugins.runtime.loop import Loop, is_success
+from nemo_resiliency_plugins.runtime.preemption import handling
 
 if TYPE_CHECKING:
     import torch
@@ -37,13 +29,15 @@ if TYPE_CHECKING:
     from nemo_resiliency_plugins.runtime.agreement import Ranks
     from nemo_resiliency_plugins.runtime.checkpoint.manager import Checkpointer
     from nemo_resiliency_plugins.runtime.hang_detection import NoHangDetection
+    from nemo_resiliency_plugins.runtime.preemption.handling import NoPreemption
 
 
-def session(config: FaultToleranceConfig | None = None, *, strict: bool | None = None) -> Session:
+def session(config: Given | Sequence[Given] | None = None, *, strict: bool | None = None) -> Session:
     """Open a session: a context manager, entered before ``init_process_group``.
 
     Args:
-        config: what the script asks for; the plugins' variables and file win over it, field by field.
+        config: what the script asks for, one config or a list with one of each kind; the plugins' variables and
+            file win over it, field by field.
         strict: a feature that was asked for and cannot work here is an error instead of a warning;
             None takes ``NRP_STRICT``.
 
@@ -58,21 +52,25 @@ class Session:
     """See :func:`session`. What is said to be collective must be called by all ranks in the same order."""
 
     _detection: NoHangDetection
+    _preemption: NoPreemption
 
-    def __init__(self, config: FaultToleranceConfig | None, *, strict: bool | None) -> None:
-        if not isinstance(config, (FaultToleranceConfig, type(None))):
-            raise ConfigError("session.config", config, "must be a FaultToleranceConfig or None", "Build one.")
-        self._config = resolve(FaultToleranceConfig, config, os.environ)
+    def __init__(self, config: Given | Sequence[Given] | None, *, strict: bool | None) -> None:
+        self._configs = resolve_all(config, os.environ)
         self._strict = is_strict(os.environ) if strict is None else strict
         self._identity = Identity.from_env()
+        self._notes = BatchNotes(self._identity)
         self._checkpointer: Checkpointer | None = None
         self._shared_ranks: Ranks | None = None
         self._models: list[torch.nn.Module] = []
         self._loop = Loop()
         self._entered = False
         self._loss: Any = None
-        self.stop_reason: Reason | None = None
+        self._ending = Ending(self._loop, self._notes)
+
+    @property
+    def stop_reason(self) -> Reason | None:
         """Why the ranks stop together; None while they do not."""
+        return self._ending.reason
 
     def __enter__(self) -> Session:
         if self._entered:
@@ -82,23 +80,34 @@ class Session:
         self._events = EventLog(identity.directory, identity.attempt, identity.rank)
         self._events.emit("session_started", node=identity.node, world_size=identity.world_size)
         if identity.rank == 0:
-            self._start_attempt()
-        self._faults = FaultInjector(self._config, identity, self._events)
-        self._detection = watching.start(self._config, identity, self._events, strict=self._strict)
+            logger().info(line(0, f"effective configuration: {self._configs}"))
+        self._notes.started()
+        config = self._configs.fault_tolerance
+        self._faults = FaultInjector(config, identity, self._events)
+        self._detection = watching.start(config, identity, self._events, strict=self._strict)
+        try:
+            self._preemption = handling.start(self._configs.preemption, identity, self._events, strict=self._strict)
+        except NotWorkingError:
+            self._detection.close(finished=False)
+            raise
         watch.reached_session()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        failed = error is not None and not is_success(error)
         try:
-            if error is not None and not is_success(error):
+            if error is not None and failed:
                 emit_failure(self._events, "session_failed", error)
+            elif self._preemption.told and self._loop.in_step is None:
+                self._preempt()
             elif self._loop.done:
                 self.finish()
             elif self.stop_reason is None:
                 self._say(f"no finished verdict: {self._loop.why_not_done}. Call finish() if that is meant")
         finally:
+            self._preemption.close(together=not failed)
             self._detection.close(finished=self.stop_reason is Reason.FINISHED)
             self._events.close()
 
@@ -144,6 +153,7 @@ class Session:
         began = time.monotonic()
         resumed = self._checkpointer.resume()
         self._events.emit("resumed", step=resumed, seconds=time.monotonic() - began)
+        self._preemption.attached()
         return self._loop.resume(resumed)
 
     def steps(self, start: int, stop: int) -> Iterator[int]:
@@ -154,9 +164,12 @@ class Session:
         """
         self._check_steps(start, stop)
         self._loop.done = False
+        self._preemption.loop_begins()
         try:
             for step in range(start, stop):
                 if self.should_stop():
+                    self._detection.loop_ends()
+                    self._preempt()
                     return
                 self._step_begins(step)
                 yield step
@@ -205,8 +218,12 @@ class Session:
         self._loss = detached
 
     def should_stop(self) -> bool:
-        """Whether all ranks are to stop; for the user's own inner loops (evaluation)."""
-        return self.stop_reason is not None
+        """Whether all ranks are to stop; for the user's own inner loops (evaluation).
+
+        All ranks must ask in the same order, and all get the same answer: after True, go back to the training loop,
+        which saves and ends before its next step.
+        """
+        return self.stop_reason is not None or self._preemption.tick()
 
     def settle(self, forward_backward: Callable[[], object]) -> None:
         """Two throwaway passes before the loop, so that a restarted DDP model gives the same bits.
@@ -222,35 +239,16 @@ class Session:
 
     def finish(self) -> None:
         """Collective. The training is done: rank 0 writes the finished verdict when all ranks are here."""
-        if self.stop_reason is not None:
-            return
-        ranks = self._shared_ranks or ranks_if_any()
-        if ranks is not None and not ranks.dissolved:
-            ranks.barrier()
-        self.stop_reason = Reason.FINISHED
-        completed = self._loop.completed
-        verdict = Verdict(Reason.FINISHED, ExitCode.OK, completed, self._identity.rank, self._identity.node)
-        if self._identity.rank == 0 and self._identity.directory is not None:
-            verdict.write(self._identity.directory, self._identity.attempt)
-        self._events.emit("finished", step=completed)
+        self._ending.finish(self._shared_ranks, self._events)
 
-    def _start_attempt(self) -> None:
-        """Rank 0 tells the batch script and the log that a session has started."""
-        logger().info(line(0, f"effective configuration: {self._config}"))
-        directory, attempt = self._identity.directory, self._identity.attempt
-        if directory is not None and attempt.cycle == 0:
-            verdict_path(directory, attempt).unlink(missing_ok=True)  # of another run in the same directory
-        self._leave(started_path, "")
+    def _preempt(self) -> None:
+        self._ending.preempt(self.save, self._shared_ranks, self._events, self._preemption.since_notice_s())
 
     def _check_steps(self, start: int, stop: int) -> None:
         if not self._entered:
             raise ConfigError("session.steps", "called", "belongs into the session's with block", "Enter it first.")
-        if not (is_count(start) and is_count(stop)):
-            raise ConfigError("session.steps", (start, stop), "must be whole numbers, 0 or more", "Give two ints.")
-        if self._checkpointer is not None and start != self._loop.completed:
-            rule = f"the attached state is that after {self._loop.completed} steps"
-            raise ConfigError("session.steps.start", start, rule, "Start with what attach() returned.")
-        if self._checkpointer is None and self._config.calc_ft_timeouts:
+        self._loop.check(start, stop, attached=self._checkpointer is not None)
+        if self._checkpointer is None and self._configs.fault_tolerance.calc_ft_timeouts:
             self._say("timeouts are not learned: attach() was not called, so the ranks cannot agree on them")
 
     def _save(self, checkpointer: Checkpointer, step: int) -> None:
@@ -260,15 +258,10 @@ class Session:
             self._loop.saved = step
             if self._shared_ranks is not None:
                 self._detection.learn(self._shared_ranks.maximum)
-        if self._identity.rank == 0:
-            self._leave(progress_path, f"{step}\n")
+        self._notes.checkpointed(step)
+        self._preemption.check()
         loss = None if self._loss is None else float(self._loss)
         self._events.emit("checkpoint", step=step, written=written, seconds=time.monotonic() - began, loss=loss)
-
-    def _leave(self, path: Callable[[Path, Attempt], Path], text: str) -> None:
-        """Tell the batch script something, where there is a directory for it."""
-        if self._identity.directory is not None:
-            write_atomically(path(self._identity.directory, self._identity.attempt), text)
 
     def _say(self, text: str) -> None:
         if self._identity.rank == 0:
@@ -284,5 +277,6 @@ class Session:
         self._detection.step_ends()
         if first:
             self._events.emit("first_step", step=step)
+            self._preemption.check()
         if self._loop.step_ends(step):
             self.save()

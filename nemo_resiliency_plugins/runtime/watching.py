@@ -12,15 +12,18 @@ from nemo_resiliency_plugins.compat.nvrx import (
     installed_version,
 )
 from nemo_resiliency_plugins.config import FaultToleranceConfig
-from nemo_resiliency_plugins.errors import NotWorkingError, UnsupportedError
+from nemo_resiliency_plugins.errors import UnsupportedError
 from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.hang_detection import HangDetection, NoHangDetection
 from nemo_resiliency_plugins.runtime.identity import Identity
 from nemo_resiliency_plugins.runtime.log import line, logger
+from nemo_resiliency_plugins.runtime.not_working import report
 
 START_WITH_FT_LAUNCHER = (
     "Start the ranks with ft_launcher and --ft-rank_section_timeouts, or submit with FaultTolerancePlugin"
 )
+
+WHAT = "fault tolerance was asked for, but hangs are not detected"
 
 
 def start(config: FaultToleranceConfig, identity: Identity, events: EventLog, *, strict: bool) -> NoHangDetection:
@@ -42,13 +45,9 @@ def start(config: FaultToleranceConfig, identity: Identity, events: EventLog, *,
             reason, remedy = "the launcher was given no timeout", "Give ft_launcher --ft-rank_section_timeouts"
     except (MonitorLost, ImportError) as error:
         reason, remedy = f"the rank monitor cannot be reached: {error}", INSTALL_HINT
-    text = f"fault tolerance was asked for, but hangs are not detected: {reason}. {remedy}."
-    events.emit("not_working", feature="hang detection", reason=reason)
     if strict:
         detection.close(finished=False)
-        raise NotWorkingError(text)
-    if identity.rank == 0:
-        logger().warning(line(0, text))
+    report(WHAT, reason, remedy, feature="hang detection", rank=identity.rank, events=events, strict=strict)
     return detection
 
 

@@ -8,7 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 import nemo_resiliency_plugins
-from nemo_resiliency_plugins import FaultToleranceConfig, FaultTolerancePlugin, PreemptionPlugin, runtime
+from nemo_resiliency_plugins import (
+    FaultToleranceConfig,
+    FaultTolerancePlugin,
+    PreemptionConfig,
+    PreemptionPlugin,
+    runtime,
+)
 from nemo_resiliency_plugins.cli.main import app
 
 PUBLIC = [
@@ -19,6 +25,7 @@ PUBLIC = [
     "FaultToleranceConfig",
     "FaultTolerancePlugin",
     "NotWorkingError",
+    "PreemptionConfig",
     "PreemptionPlugin",
     "ResiliencyError",
     "UnsupportedError",
@@ -57,6 +64,11 @@ FEATURE_DOCUMENT = {
         "simulated_fault_type": "random",
         "simulated_fault_rank": None,
         "simulated_fault_base_delay": 0,
+    },
+    PreemptionConfig: {
+        "exit_signal_handler": False,
+        "exit_signal": "SIGTERM",
+        "exit_signal_handler_for_dataloader": False,
     },
 }
 

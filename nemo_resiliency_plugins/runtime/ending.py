@@ -1,0 +1,61 @@
+"""Why and how all ranks end together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nemo_resiliency_plugins.contract import Reason
+from nemo_resiliency_plugins.errors import CheckpointError
+from nemo_resiliency_plugins.runtime.batch import BatchNotes
+from nemo_resiliency_plugins.runtime.events import EventLog
+from nemo_resiliency_plugins.runtime.loop import Loop, ranks_if_any
+
+if TYPE_CHECKING:
+    from nemo_resiliency_plugins.runtime.agreement import Ranks
+
+
+class Ending:
+    """The first reason holds; both methods are collective."""
+
+    def __init__(self, loop: Loop, notes: BatchNotes) -> None:
+        self._loop, self._notes = loop, notes
+        self.reason: Reason | None = None
+
+    def finish(self, ranks: Ranks | None, events: EventLog) -> None:
+        """The training is done."""
+        if self.reason is None:
+            _meet(ranks)
+            self._end(Reason.FINISHED)
+            events.emit("finished", step=self._loop.completed)
+
+    def preempt(self, save: Callable[[], None], ranks: Ranks | None, events: EventLog, since_s: float) -> None:
+        """Save what has been done. ``since_s``: seconds from the notice until now.
+
+        Raises:
+            CheckpointError: what was done could not be saved.
+        """
+        if self.reason is not None:
+            return
+        began = time.monotonic()
+        try:
+            if self._loop.completed:
+                save()
+        except CheckpointError:
+            self._end(Reason.PREEMPTED_UNSAVED)
+            raise
+        save_s = time.monotonic() - began
+        _meet(ranks)
+        self._end(Reason.PREEMPTED)
+        events.emit("preempted", step=self._loop.completed, since_notice_s=since_s + save_s, save_s=save_s)
+
+    def _end(self, reason: Reason) -> None:
+        self.reason = reason
+        self._notes.ended(reason, self._loop.completed)
+
+
+def _meet(ranks: Ranks | None) -> None:
+    ranks = ranks or ranks_if_any()
+    if ranks is not None and not ranks.dissolved:
+        ranks.barrier()
