@@ -187,6 +187,7 @@ def test_all_ranks_stop_after_one_step_and_no_bit_of_the_result_is_lost(ended: E
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(5, 35, 5))
 def test_so_it_is_thirty_times(ended: Ended, first: int, tmp_path: Path) -> None:
     assert in_a_row(tmp_path, range(first, first + 5)).result() == ended("undisturbed").result()
