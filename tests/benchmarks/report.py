@@ -36,7 +36,7 @@ def medians(found: dict[str, list[float]]) -> dict[str, float]:
 
 
 def show(found: dict[str, list[float]], parts: dict[str, dict[str, float]], ratios: dict[str, float]) -> None:
-    table = Table("key", "median s", "lowest", "highest", "runs")
+    table = Table("key", "median", "lowest", "highest", "runs")
     for key, values in found.items():
         table.add_row(
             key, f"{statistics.median(values):.2f}", f"{min(values):.2f}", f"{max(values):.2f}", str(len(values))

@@ -166,6 +166,10 @@ JOBS = {
     "collective": lambda root: preempted(
         root, lambda job: "late" in texts(job, 0), one_of(1), "--wait-at", "3", "--steps", "400"
     ),
+    "unattached": lambda root: preempted(root, stepping(3), one_of(1), "--unattached", "--steps", "400"),
+    "dissolved": lambda root: run(
+        root, "preempted.py", ("--steps", "3", "--destroy-inside"), ranks=2, launcher=torchrun, env=HANDLED
+    ),
     "workers": lambda root: preempted(root, stepping(3), process_group, *LOADING),
 }
 
@@ -183,6 +187,7 @@ def test_all_ranks_stop_after_one_step_and_no_bit_of_the_result_is_lost(ended: E
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(5, 35, 5))
 def test_so_it_is_thirty_times(ended: Ended, first: int, tmp_path: Path) -> None:
     assert in_a_row(tmp_path, range(first, first + 5)).result() == ended("undisturbed").result()
@@ -248,6 +253,19 @@ def test_loader_workers_serve_until_the_rank_has_saved_and_are_gone_with_it(ende
     workers = [int(path.name.partition("-")[2]) for path in job.root.glob("worker-*")]
     assert len(workers) == 4
     wait_for(lambda: not any(map(psutil.pid_exists, workers)), deadline_s=10)
+
+
+def test_a_loop_without_anything_attached_is_stopped_alike(ended: Ended) -> None:
+    job = ended("unattached")
+    assert len(stops(job, 2)) == 1
+    assert not job.checkpoints.exists()
+
+
+def test_process_groups_destroyed_inside_the_session_end_the_vote_quietly(ended: Ended) -> None:
+    job = ended("dissolved")
+    assert job.verdict is not None
+    assert job.verdict.reason is Reason.FINISHED
+    assert not job.events("vote_lost")
 
 
 @pytest.fixture

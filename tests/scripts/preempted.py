@@ -28,6 +28,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--wait-at", type=int, default=-1, help="a step in which rank 0 comes seconds late")
     parser.add_argument("--save-s", type=float, default=0.0, help="a save of the user's own, that takes so long")
     parser.add_argument("--workers", type=int, default=0, help="of a data loader")
+    parser.add_argument("--unattached", action="store_true")
+    parser.add_argument("--destroy-inside", action="store_true", help="the process groups, in the session's block")
     return parser.parse_args()
 
 
@@ -56,6 +58,8 @@ class Trainer:
         self.draw = random.Random(os.getpid())
 
     def attach(self, session: runtime.Session) -> int:
+        if self.options.unattached:
+            return 0
         if not self.options.save_s:
             state = {"model": self.model, "optimizer": self.optimizer}
             return session.attach(state, tiny.CHECKPOINTS, every=self.options.every)
@@ -107,15 +111,20 @@ def main() -> None:
         dist.init_process_group("gloo")
         trainer = Trainer(options)
         start = trainer.attach(session)
-        session.settle(lambda: trainer.forward_backward(0)) if not options.save_s else None
+        if not (options.save_s or options.unattached):
+            session.settle(lambda: trainer.forward_backward(0))
         for step in session.steps(start, options.steps):
             tiny.log_step(step)
             trainer.step(step, session)
+        if options.destroy_inside:
+            dist.destroy_process_group()
+            time.sleep(1.2)  # two rounds of a vote
     reason = session.stop_reason
     tiny.say(f"stopped: {reason.value if reason else None}")
     if tiny.RANK == 0 and reason is not None and reason.value == "finished":
         (tiny.ROOT / "result.txt").write_text(tiny.digest(dict(trainer.model.state_dict())))
-    dist.destroy_process_group()
+    if not options.destroy_inside:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import threading
 from types import FrameType
 from typing import Any
 
@@ -26,11 +27,11 @@ class EarlyHandler:
     identity: Identity
     events: EventLog
     judge: Judge
-    owner: int = dataclasses.field(default_factory=os.getpid)
+    owner: int | None = dataclasses.field(default_factory=os.getpid)
     formers: dict[int, Any] = dataclasses.field(default_factory=dict)
 
     def __call__(self, number: int, _: FrameType | None) -> None:
-        if os.getpid() != self.owner:  # a forked child of the script is no rank
+        if os.getpid() != self.owner:  # a forked child of the script is no rank; and see withdraw()
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         elif self.judge.is_notice(number):
@@ -61,10 +62,13 @@ def former_of(number: int) -> Any:
 
 
 def withdraw() -> None:
-    """A session that does not listen leaves the signals as they were."""
+    """A session that does not listen leaves the signals as they were; outside the main thread, to the same effect."""
     for number in SIGNALS:
-        if isinstance(signal.getsignal(number), EarlyHandler):
-            signal.signal(number, former_of(number))
+        handler = signal.getsignal(number)
+        if isinstance(handler, EarlyHandler):
+            handler.owner = None
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(number, handler.formers[number])
 
 
 def unblock() -> None:

@@ -57,10 +57,10 @@ class NoPreemption:
 def start(config: PreemptionConfig, identity: Identity, events: EventLog, *, strict: bool) -> NoPreemption:
     """Raises NotWorkingError under ``strict``, when it was asked for and cannot work."""
     if not config.exit_signal_handler:
-        if threading.current_thread() is threading.main_thread():
-            early.withdraw()
+        early.withdraw()
         return NoPreemption()
     if threading.current_thread() is not threading.main_thread():
+        early.withdraw()
         reason, remedy = "the session is not opened in the main thread", "Open it there"
         report(WHAT, reason, remedy, feature=FEATURE, rank=identity.rank, events=events, strict=strict)
         return NoPreemption()
