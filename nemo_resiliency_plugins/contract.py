@@ -102,6 +102,11 @@ class Attempt:
     def name(self) -> str:
         return f"{self.job_id}-{self.restart_count}-{self.round}"
 
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the job, or its ranks, have been started before."""
+        return bool(self.restart_count or self.round or self.cycle)
+
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:

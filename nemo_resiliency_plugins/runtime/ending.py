@@ -47,7 +47,9 @@ class Ending:
             raise
         save_s = time.monotonic() - began
         _meet(ranks)
-        self._end(Reason.PREEMPTED)
+        # Without attach() nothing was saved, and steps that are lost each time may not be repeated without end.
+        lost = self._loop.completed > 0 and self._loop.unsaved
+        self._end(Reason.PREEMPTED_UNSAVED if lost else Reason.PREEMPTED)
         events.emit("preempted", step=self._loop.completed, since_notice_s=since_s + save_s, save_s=save_s)
 
     def _end(self, reason: Reason) -> None:

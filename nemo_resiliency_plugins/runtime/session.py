@@ -248,6 +248,8 @@ class Session:
         if not self._entered:
             raise ConfigError("session.steps", "called", "belongs into the session's with block", "Enter it first.")
         self._loop.check(start, stop, attached=self._checkpointer is not None)
+        if self._checkpointer is None and self._identity.attempt.is_repeated:
+            self._say("the job was started before, and nothing is resumed: attach() was not called")
         if self._checkpointer is None and self._configs.fault_tolerance.calc_ft_timeouts:
             self._say("timeouts are not learned: attach() was not called, so the ranks cannot agree on them")
 
@@ -259,9 +261,10 @@ class Session:
             if self._shared_ranks is not None:
                 self._detection.learn(self._shared_ranks.maximum)
         self._notes.checkpointed(step)
-        self._preemption.check()
+        save_s = time.monotonic() - began
+        self._preemption.saved(save_s)
         loss = None if self._loss is None else float(self._loss)
-        self._events.emit("checkpoint", step=step, written=written, seconds=time.monotonic() - began, loss=loss)
+        self._events.emit("checkpoint", step=step, written=written, seconds=save_s, loss=loss)
 
     def _say(self, text: str) -> None:
         if self._identity.rank == 0:

@@ -46,6 +46,9 @@ class NoPreemption:
     def check(self) -> None:
         """Whether the signals still come here: somebody may have installed another handler."""
 
+    def saved(self, seconds: float) -> None:
+        """A checkpoint has been written in so many seconds: whether a notice leaves that much."""
+
     def since_notice_s(self) -> float:
         """Seconds since this rank has learned of the notice."""
         return 0.0
@@ -79,6 +82,7 @@ class Preemption(NoPreemption):
         self._phase = threading.Lock()
         self._settled = self._closed = False
         self._noticed_at: float | None = None
+        self._grace_s = config.grace_period_s
         self._reported: set[int] = set()
         self._owner = os.getpid()
         self._listener = Listener(signals_of(config), self._signalled)
@@ -119,6 +123,13 @@ class Preemption(NoPreemption):
             if number not in self._reported:
                 self._reported.add(number)
                 self._report_replaced(number, handler)
+
+    def saved(self, seconds: float) -> None:
+        self.check()
+        if self._grace_s is not None and seconds > self._grace_s and self._identity.rank == 0:
+            text = f"a checkpoint took {seconds:.0f} s, and a preemption leaves {self._grace_s:g} s"
+            logger().warning(line(0, f"{text}: raise preempt_time, or write less"))
+            self._grace_s = None
 
     def since_notice_s(self) -> float:
         return 0.0 if self._noticed_at is None else time.monotonic() - self._noticed_at
