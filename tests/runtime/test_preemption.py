@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from nemo_resiliency_plugins.contract import ENV_NOTICE, NOTICE_LAUNCHER, Reason
-from tests.harness import ENABLED, SCRIPTS, Job, ended_afterwards, ft_launcher, run, start, torchrun, wait_for
+from tests.harness import ENABLED, Job, ended_afterwards, ft_launcher, run, start, torchrun, wait_for
 from tests.runtime.conftest import Jobs
 
 HANDLED = {"NRP_PREEMPTION__EXIT_SIGNAL_HANDLER": "true"}
@@ -30,7 +30,8 @@ LATENCY_S = 2.0
 
 
 def shielded(ranks: int, restarts: int) -> list[str]:
-    return [sys.executable, str(SCRIPTS / "shielded.py"), *ft_launcher(ranks, restarts)]
+    """As the node script starts it."""
+    return [sys.executable, "-m", "nemo_resiliency_plugins.runtime.shield", "SIGTERM", *ft_launcher(ranks, restarts)]
 
 
 def pids(job: Job, cycle: int = 0) -> list[int]:
