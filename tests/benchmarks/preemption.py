@@ -1,6 +1,6 @@
 """What taking notice of preemption costs in a step, beside a vote in every step, and how long it takes to leave.
 
-Four ranks on this machine, with NCCL where there are GPUs and gloo elsewhere. Adds to ``build/bench.json``.
+A rank for each GPU with NCCL, or four with gloo where there is none. Adds to ``build/bench.json``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import os
 import statistics
 from pathlib import Path
 
+import torch
+
 from tests.benchmarks.report import repeat, save, show
 from tests.harness import LAUNCH, Job, clean_env, spawn, torchrun
 
 SCRIPT = str(Path(__file__).with_name("preempted.py"))
-RANKS = 4
+RANKS = torch.cuda.device_count() or 4
 STEPS = 5000
 SIGNAL_AT = 500
 
