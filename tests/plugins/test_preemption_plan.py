@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
-import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -19,27 +17,7 @@ from nemo_resiliency_plugins import (
     PreemptionPlugin,
     UnsupportedError,
 )
-from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
-
-
-def make(tmp_path: Path, **fields: Any) -> run.SlurmExecutor:
-    tunnel = run.LocalTunnel(job_dir="/cluster/experiment")
-    given = {"nodes": 2, "ntasks_per_node": 4, "time": "01:00:00", **fields}
-    return run.SlurmExecutor(
-        account="a", job_dir=str(tmp_path / "job"), tunnel=tunnel, packager=run.Packager(), **given
-    )
-
-
-def told(executor: run.SlurmExecutor) -> dict[str, Any]:
-    """The configuration file of the job."""
-    executor.create_job_dir()
-    assert executor.launcher.transform(["python", "train.py"]) is not None
-    content: dict[str, Any] = json.loads((Path(executor.job_dir) / "nrp" / "config.json").read_text())
-    return content
-
-
-def policy(executor: run.SlurmExecutor) -> str:
-    return str(executor.launcher.retry_policy())
+from tests.plugins.slurm import make, policy, told
 
 
 def test_one_setting_reaches_slurm_the_job_and_the_batch_script(task: run.Script, tmp_path: Path) -> None:
@@ -80,35 +58,6 @@ def test_a_preempted_job_may_be_requeued_though_failures_may_not(task: run.Scrip
     PreemptionPlugin().setup(task, executor)
     assert "nrp_max_failures=0\n" in policy(executor)
     assert "Requeue=0" not in policy(executor)
-
-
-PLUGINS = {
-    "fault tolerance": FaultTolerancePlugin(rank_heartbeat_timeout=60),
-    "preemption": PreemptionPlugin(preempt_time=90),
-}
-
-
-@pytest.mark.parametrize("launcher", [None, "torchrun", "ft"])
-def test_both_orders_give_the_same(task: run.Script, tmp_path: Path, launcher: str | None) -> None:
-    made = []
-    for order in itertools.permutations(PLUGINS.values()):
-        executor = make(tmp_path, launcher=launcher)
-        for plugin in (*order, *order):
-            plugin.setup(task, executor)
-        made.append((told(executor), policy(executor), executor.signal, executor.setup_lines, executor.ntasks_per_node))
-    assert made[0] == made[1]
-    assert made[0][0]["node"]["kind"] == "ft"
-    assert set(made[0][0]) == {"node", "fault_tolerance", "preemption"}
-
-
-@pytest.mark.parametrize("plugin", PLUGINS.values(), ids=PLUGINS)
-def test_twice_is_once_also_after_a_clone(task: run.Script, tmp_path: Path, plugin: ResiliencyPlugin) -> None:
-    executor = make(tmp_path)
-    plugin.setup(task, executor)
-    once = copy.deepcopy(executor)
-    plugin.setup(task, executor)
-    assert executor == once
-    assert executor.clone() == once
 
 
 @pytest.mark.parametrize(

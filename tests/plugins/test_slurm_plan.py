@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import subprocess
 import sys
 import zipfile
@@ -15,6 +14,7 @@ import pytest
 
 from nemo_resiliency_plugins import ConfigError, ConflictError, FaultTolerancePlugin, UnsupportedError
 from nemo_resiliency_plugins.plugins.node_launcher import NodeLauncher
+from tests.plugins.slurm import make, policy, told, transformed
 
 
 @pytest.fixture
@@ -22,16 +22,10 @@ def executor(tmp_path: Path) -> run.SlurmExecutor:
     return make(tmp_path)
 
 
-def make(tmp_path: Path, **fields: Any) -> run.SlurmExecutor:
-    tunnel = run.LocalTunnel(job_dir="/cluster/experiment")
-    given = {"nodes": 2, "ntasks_per_node": 4, "tunnel": tunnel, "packager": run.Packager(), **fields}
-    return run.SlurmExecutor(account="a", job_dir=str(tmp_path / "job"), **given)
-
-
 def test_ranks_become_the_launchers_and_tasks_one_a_node(task: run.Script, executor: run.SlurmExecutor) -> None:
     FaultTolerancePlugin().setup(task, executor)
     assert isinstance(executor.launcher, NodeLauncher)
-    assert node_settings(executor) == {**node_settings(executor), "kind": "ft", "nproc": 4, "nnodes": "2:2"}
+    assert told(executor)["node"] == {**told(executor)["node"], "kind": "ft", "nproc": 4, "nnodes": "2:2"}
     assert (executor.ntasks_per_node, executor.retries) == (1, 0)
     assert ". /cluster/experiment/job/nrp/retry_policy.sh ||" in executor.setup_lines
 
@@ -41,15 +35,6 @@ def test_the_launcher_answers_to_the_names_of_nemo_run(task: run.Script, executo
     launcher = executor.launcher
     found = (launcher.max_restarts, launcher.initial_rank_heartbeat_timeout, launcher.rank_heartbeat_timeout)
     assert found == (7, 1800, 300)
-
-
-def test_twice_is_once_also_after_a_clone(task: run.Script, executor: run.SlurmExecutor) -> None:
-    plugin = FaultTolerancePlugin()
-    plugin.setup(task, executor)
-    once = copy.deepcopy(executor)
-    plugin.setup(task, executor)
-    assert executor == once
-    assert executor.clone() == once
 
 
 def test_the_users_setup_lines_and_task_stay(task: run.Script, tmp_path: Path) -> None:
@@ -93,7 +78,7 @@ def test_a_group_may_not_drop_it_in_one_of_its_executors(task: run.Script, tmp_p
 def test_retries_of_the_executor_that_agree_are_taken_over(task: run.Script, tmp_path: Path) -> None:
     executor = make(tmp_path, retries=5)
     FaultTolerancePlugin(num_job_retries_on_failure=5).setup(task, executor)
-    assert "nrp_max_failures=5\n" in (transformed(executor) / "retry_policy.sh").read_text()
+    assert "nrp_max_failures=5\n" in policy(executor)
     assert executor.retries == 0
 
 
@@ -102,7 +87,7 @@ def test_spare_nodes_become_a_range_that_survives_a_lost_node(task: run.Script, 
     plugin = FaultTolerancePlugin(spare_nodes=1)
     plugin.setup(task, executor)
     plugin.setup(task, executor)
-    assert node_settings(executor)["nnodes"] == "4:5"
+    assert told(executor)["node"]["nnodes"] == "4:5"
     assert executor.srun_args == ["--overlap", "--no-kill", "--kill-on-bad-exit=0"]
     assert executor.additional_parameters == {"no_kill": True}
 
@@ -145,21 +130,9 @@ def test_uncommitted_files_that_are_not_shipped_are_named(
     assert "uncommitted and not shipped by GitArchivePackager: train.py" in caplog.text
 
 
-def transformed(executor: run.SlurmExecutor) -> Path:
-    """The ``nrp`` directory after NeMo-Run has asked for the node script."""
-    executor.create_job_dir()
-    assert executor.launcher.transform(["python", "train.py"]) is not None
-    return Path(executor.job_dir) / "nrp"
-
-
-def node_settings(executor: run.SlurmExecutor) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((transformed(executor) / "config.json").read_text())["node"]
-    return content
-
-
 def test_the_job_is_told_by_files(task: run.Script, executor: run.SlurmExecutor) -> None:
     FaultTolerancePlugin(warmup_steps=3, fault_script="kill@0:1").setup(task, executor)
-    config = json.loads((transformed(executor) / "config.json").read_text())
+    config = told(executor)
     assert config["fault_tolerance"] == {
         "enable_ft_package": True,
         "calc_ft_timeouts": True,
