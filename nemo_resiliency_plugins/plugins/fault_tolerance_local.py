@@ -17,11 +17,12 @@ from nemo_run.config import get_nemorun_home
 
 from nemo_resiliency_plugins.compat import nvrx
 from nemo_resiliency_plugins.config import FaultToleranceConfig
-from nemo_resiliency_plugins.contract import ENV_DIR, ENV_STRICT, encode_value, variable
+from nemo_resiliency_plugins.contract import ENV_DIR
 from nemo_resiliency_plugins.errors import UnsupportedError
 from nemo_resiliency_plugins.plugins.edits import Edit, Note, RunThroughStub, SetEnv, WriteFile
 from nemo_resiliency_plugins.plugins.launcher import OwningLauncher, take_over
 from nemo_resiliency_plugins.plugins.launcher_edits import UseLauncher
+from nemo_resiliency_plugins.plugins.telling import by_variables
 
 if TYPE_CHECKING:
     from nemo_resiliency_plugins.plugins.fault_tolerance import FaultTolerancePlugin
@@ -55,10 +56,7 @@ def variables(plugin: FaultTolerancePlugin, executor: run.LocalExecutor, owner: 
         field = name.removeprefix("PET_").lower()
         yield SetEnv(owner, name, value, firm=field in times and times[field] != defaults[field])
     yield SetEnv(owner, ENV_DIR, str((Path(executor.job_dir) / "nrp").absolute()))
-    for field, value in plugin.told_to_the_job().items():
-        yield SetEnv(owner, variable(FaultToleranceConfig.PLUGIN, field), encode_value(value))
-    if plugin.strict:
-        yield SetEnv(owner, ENV_STRICT, "true")
+    yield from by_variables(owner, FaultToleranceConfig.PLUGIN, plugin.told_to_the_job(), strict=plugin.strict)
     path = os.pathsep.join(filter(None, (executor.env_vars.get("PATH"), os.environ.get("PATH"))))
     if shutil.which("ft_launcher", path=path) is None:
         yield SetEnv(owner, "PATH", str(Path(sys.executable).parent))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import nemo_run as run
 
 from nemo_resiliency_plugins.config import FaultToleranceConfig
-from nemo_resiliency_plugins.contract import ENV_STRICT, Kind
+from nemo_resiliency_plugins.contract import Kind
 from nemo_resiliency_plugins.errors import ConfigError, ConflictError
 from nemo_resiliency_plugins.plugins import on_slurm
 from nemo_resiliency_plugins.plugins.edits import AddSrunArguments, Edit, SetField
@@ -25,7 +25,9 @@ def plan(plugin: FaultTolerancePlugin, task: run.Script | run.Partial, executor:
     """The edits; see the module."""
     owner = type(plugin).__name__
     refuse_what_cannot_work(plugin, executor)
-    yield from on_slurm.plan(owner, task, executor, claims=claims(plugin), kind=Kind.FT, trains=plugin.trains)
+    yield from on_slurm.plan(
+        owner, task, executor, claims=claims(plugin), trains=plugin.trains, strict=plugin.strict, kind=Kind.FT
+    )
     if plugin.spare_nodes:
         yield SetField(owner, "additional_parameters", {**(executor.additional_parameters or {}), "no_kill": True})
         yield AddSrunArguments(owner, SURVIVE_A_LOST_NODE, plugin.trains)
@@ -64,5 +66,4 @@ def claims(plugin: FaultTolerancePlugin) -> dict[str, Any]:
         "monitor": plugin.monitor_settings(),
         "policy.max_failures": plugin.num_job_retries_on_failure,
         "policy.max_attempts": plugin.max_job_attempts,
-        **({f"variables.{ENV_STRICT}": "true"} if plugin.strict else {}),
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 import nemo_run as run
 
-from nemo_resiliency_plugins.contract import Kind
+from nemo_resiliency_plugins.contract import ENV_STRICT, Kind
 from nemo_resiliency_plugins.errors import ConfigError, UnsupportedError
 from nemo_resiliency_plugins.plugins import shipping
 from nemo_resiliency_plugins.plugins.edits import AddSetupLines, Edit, SetField
@@ -31,10 +31,13 @@ def plan(
     executor: run.SlurmExecutor,
     *,
     claims: Mapping[str, Any],
+    trains: int,
+    strict: bool,
     kind: Kind | None = None,
-    trains: int = 0,
 ) -> Iterator[Edit]:
     """The edits that bring the node launcher and the policy, and set ``claims`` in the launcher.
+
+    The executor's retries become those of the policy, unless the plugin claims that number itself.
 
     Args:
         kind: what starts the ranks; None keeps what the executor has.
@@ -48,7 +51,9 @@ def plan(
     yield UseNodeLauncher(owner, launcher)
     if kind is not None:
         yield Claim(owner, "kind", kind.value, takes_over=True)
-    for name, value in {**claims, "trains": trains}.items():
+    retries = {"policy.max_failures": executor.retries} if executor.retries else {}
+    of_strict = {f"variables.{ENV_STRICT}": "true"} if strict else {}
+    for name, value in {**retries, **claims, **of_strict, "trains": trains}.items():
         yield Claim(owner, name, value)
     if (kind or Kind(launcher.kind)) is not Kind.RANK:
         yield SetField(owner, "ntasks_per_node", 1)

@@ -23,17 +23,17 @@ from nemo_resiliency_plugins.config import (
     signal_name,
     validate,
 )
-from nemo_resiliency_plugins.contract import ENV_STRICT, encode_value, variable
 from nemo_resiliency_plugins.errors import ConfigError, ConflictError, UnsupportedError
 from nemo_resiliency_plugins.plugins import on_slurm
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
-from nemo_resiliency_plugins.plugins.edits import AddSrunArguments, Edit, Note, SetEnv, SetField
+from nemo_resiliency_plugins.plugins.edits import AddSrunArguments, Edit, Note, SetField
 from nemo_resiliency_plugins.plugins.script_args import (
     MEGATRON_BRIDGE,
     PreemptionPluginScriptArgs,
     argument_edits,
     require_module_level,
 )
+from nemo_resiliency_plugins.plugins.telling import by_variables
 from nemo_resiliency_plugins.slurm.durations import seconds
 
 NAME = "PreemptionPlugin"
@@ -121,19 +121,17 @@ class PreemptionPlugin(ResiliencyPlugin):
 
     def _on_slurm(self, task: run.Partial | run.Script, executor: run.SlurmExecutor) -> Iterator[Edit]:
         self._refuse_what_cannot_work(executor)
-        yield from on_slurm.plan(NAME, task, executor, claims=self._claims(executor), trains=self.trains)
+        yield from on_slurm.plan(NAME, task, executor, claims=self._claims(), trains=self.trains, strict=self.strict)
         yield SetField(NAME, "signal", self.directive)
         if self.grace_s > NEMO_RUN_WAIT_S:
             yield AddSrunArguments(NAME, (f"--wait={self.grace_s:.0f}",), self.trains)
 
-    def _claims(self, executor: run.SlurmExecutor) -> dict[str, Any]:
+    def _claims(self) -> dict[str, Any]:
         """Fields and entries of the node launcher."""
         return {
             f"config.{PreemptionConfig.PLUGIN}": self.told_to_the_job(),
             **({"policy.batch_signal": self.signal} if self.scope == BATCH else {}),
-            **({"policy.max_failures": executor.retries} if executor.retries else {}),
             **({"policy.max_attempts": self.max_job_attempts} if self.max_job_attempts != MAX_JOB_ATTEMPTS else {}),
-            **({f"variables.{ENV_STRICT}": "true"} if self.strict else {}),
         }
 
     def _refuse_what_cannot_work(self, executor: run.SlurmExecutor) -> None:
@@ -147,10 +145,7 @@ class PreemptionPlugin(ResiliencyPlugin):
             raise ConfigError(f"{NAME}.preempt_time", self.preempt_time, rule, "Give seconds, or a longer limit.")
 
     def _on_local(self) -> Iterator[Edit]:
-        for field, value in self.told_to_the_job().items():
-            yield SetEnv(NAME, variable(PreemptionConfig.PLUGIN, field), encode_value(value))
-        if self.strict:
-            yield SetEnv(NAME, ENV_STRICT, "true")
+        yield from by_variables(NAME, PreemptionConfig.PLUGIN, self.told_to_the_job(), strict=self.strict)
         yield Note(
             NAME, "LocalExecutor announces no end and starts nothing again: the ranks heed signals that you send"
         )
