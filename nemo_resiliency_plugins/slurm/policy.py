@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nemo_resiliency_plugins.contract import Reason
 from nemo_resiliency_plugins.slurm.render import render
@@ -22,14 +22,16 @@ FACTS: dict[str, tuple[str, ...]] = {
     "progress": ("yes", "no"),
     "failures": ("left", "spent"),
     "attempts": ("left", "spent"),
+    "idle": ("left", "spent"),
     "elsewhere": ("yes", "no"),
 }
 """What the batch script finds out when the step has ended, and the values that each fact can take.
 
 ``job``: Slurm has ended it for good or brings it back by itself (``gone``), after the loss of a node (``lost``); it was
 preempted where Slurm does not bring it back (``evicted``); its time is up (``timelimit``). ``progress``: a newer
-committed checkpoint than at the start of the attempt. ``failures`` in a row without progress, and ``attempts`` in all,
-are left or spent. ``elsewhere``: a node may still be excluded.
+committed checkpoint than at the start of the attempt. ``failures`` in a row without progress, failed ``attempts`` in
+all, and ``idle`` starts in a row that did not fail and made no progress that we know of, are left or spent.
+``elsewhere``: a node may still be excluded.
 """
 
 
@@ -48,10 +50,10 @@ class Action(str, enum.Enum):
 
 
 class Counts(str, enum.Enum):
-    """What an ending uses up: an attempt alone where nobody knows of the progress, or a failure as well."""
+    """What an ending uses up. IDLE: no failure, but no progress that we know of either."""
 
     NOTHING = "nothing"
-    ATTEMPT = "attempt"
+    IDLE = "idle"
     FAILURE = "failure"
 
 
@@ -96,24 +98,25 @@ def counted(name: str, action: Action = Action.AGAIN, ends_with: str = "own", **
     yield rule(f"{name}, no more left", Decision(Action.STOP, code=ends_with), **when)
 
 
-def unknown(name: str, action: Action, **when: str) -> Iterator[Rule]:
-    """No failure, and no progress that we know of: ``action`` while attempts are left, then the end."""
-    yield rule(name, Decision(action, Counts.ATTEMPT), attempts="left", **when)
+def idle(name: str, action: Action, **when: str) -> Iterator[Rule]:
+    """No failure, and no progress that we know of: ``action``, a bounded number of times in a row, then the end."""
+    yield rule(name, Decision(action, Counts.IDLE), idle="left", **when)
     yield rule(f"{name}, no more left", Decision(Action.STOP, code="1"), **when)
 
 
 RULES: tuple[Rule, ...] = (
     rule("Slurm has decided: cancelled or requeued", Decision(Action.LEAVE), job="gone"),
-    rule("a node was lost, Slurm requeues", Decision(Action.LEAVE, Counts.ATTEMPT), job="lost"),
+    rule("a node was lost, Slurm requeues", Decision(Action.LEAVE, Counts.IDLE), job="lost"),
     rule("finished", Decision(Action.STOP, code="0"), verdict="finished"),
-    rule("evicted, saved", Decision(Action.SUBMIT), job="evicted", verdict="preempted"),
     rule("evicted, after a checkpoint", Decision(Action.SUBMIT), job="evicted", progress="yes"),
-    *unknown("evicted", Action.SUBMIT, job="evicted", runtime="silent"),
+    *idle("evicted before anything was new", Action.SUBMIT, job="evicted", verdict="preempted"),
+    *idle("evicted, a script without our runtime", Action.SUBMIT, job="evicted", runtime="silent"),
     *counted("evicted, not saved", Action.SUBMIT, "1", job="evicted"),
-    rule("time limit, saved", Decision(Action.REQUEUE), job="timelimit", verdict="preempted"),
     rule("time limit, after a checkpoint", Decision(Action.REQUEUE), job="timelimit", progress="yes"),
+    *idle("time limit before anything was new", Action.REQUEUE, job="timelimit", verdict="preempted"),
     *counted("time limit", Action.REQUEUE, "1", job="timelimit"),
-    rule("preempted and saved", Decision(Action.REQUEUE), verdict="preempted"),
+    rule("preempted and saved", Decision(Action.REQUEUE), verdict="preempted", progress="yes"),
+    *idle("preempted before anything was new", Action.REQUEUE, verdict="preempted"),
     *counted("preempted, save failed", Action.REQUEUE, "1", verdict="preempted_unsaved"),
     rule(
         "run elsewhere",
@@ -128,7 +131,7 @@ RULES: tuple[Rule, ...] = (
     rule("could not start", Decision(Action.STOP), unstartable="yes", runtime="silent"),
     rule("could not start, by its code", Decision(Action.STOP), code="2|126|127"),
     rule("ended on a notice, after a checkpoint", Decision(Action.REQUEUE), notice="yes", progress="yes"),
-    *unknown("a script without our runtime ended on a notice", Action.REQUEUE, notice="yes", runtime="silent"),
+    *idle("a script without our runtime ended on a notice", Action.REQUEUE, notice="yes", runtime="silent"),
     *counted("ended on a notice, not saved", Action.REQUEUE, "1", notice="yes"),
     rule("a script without our runtime succeeded", Decision(Action.STOP, code="0"), code="0", runtime="silent"),
     *counted("ended without a verdict", Action.AGAIN, "1", code="0"),
@@ -149,16 +152,18 @@ def retry_script(
     max_exclusions: int = 3,
     min_seconds_left: int = 120,
     batch_signal: str = "",
+    pauses_s: Sequence[int] = (0, 5, 15, 30),
 ) -> str:
     """The policy as bash, to be sourced by the batch script from the job's ``nrp`` directory.
 
     Args:
         requeue: whether Slurm may bring the job back by itself.
         max_failures: failures in a row without progress after which the job is started again.
-        max_attempts: starts in all, those after a preemption that was survived not counted.
+        max_attempts: failed starts in all, and starts in a row that did not fail and brought no known progress.
         max_exclusions: nodes that may be excluded.
         min_seconds_left: seconds to the time limit below which a failure means a requeue.
         batch_signal: the signal that Slurm sends to the batch shell alone and that the job step is to get, or "".
+        pauses_s: seconds before each try to reach Slurm's controller.
     """
     return render(
         "retry_policy.sh.j2",
@@ -168,6 +173,7 @@ def retry_script(
         max_exclusions=max_exclusions,
         min_seconds_left=min_seconds_left,
         batch_signal=batch_signal,
+        pauses_s=pauses_s,
         codes=[code for code in FACTS["code"] if code != "other"],
         rules=RULES,
     )

@@ -23,7 +23,7 @@ esac
 """
 SBATCH = """#!/bin/bash
 echo "sbatch $*" >> "$STAND/calls"
-echo "sbatch ${SLURM_RESTART_COUNT-new} ${NRP_ROUND-new}" >> "$STAND/env"
+echo "sbatch ${SLURM_RESTART_COUNT-new}" >> "$STAND/env"
 echo 8
 """
 SCANCEL = '#!/bin/bash\nread -r pid < "$STAND/step-pid"; echo "scancel $*" >> "$STAND/calls"; kill -s USR2 "$pid"\n'
@@ -72,7 +72,7 @@ class Batch:
     def run(self, step: str, restart_count: int = 0, **values: Any) -> int:
         """Run the batch script with ``step`` as the job step; its exit code."""
         (self.root / "step").write_text(step)
-        given = {"max_failures": 2, "min_seconds_left": 60, "requeue": True, **values}
+        given = {"max_failures": 2, "min_seconds_left": 60, "requeue": True, "pauses_s": (0, 0), **values}
         self.nrp.mkdir(parents=True, exist_ok=True)
         policy = self.nrp / "retry_policy.sh"
         policy.write_text(retry_script(**given))
@@ -85,6 +85,7 @@ class Batch:
             "NRP": str(self.nrp),
             "SLURM_JOB_ID": "7",
             "SLURM_JOB_NODELIST": "n1",
+            "SLURM_SUBMIT_DIR": "/submitted/from",
             "SLURM_RESTART_COUNT": str(restart_count),
             **self.env,
         }
@@ -167,87 +168,6 @@ def test_with_little_time_left_the_job_is_requeued(batch: Batch) -> None:
     batch.job(RUNNING.replace("2099", "2001"))
     batch.run("exit 5")
     assert batch.calls == ["requeue 7"]
-
-
-def test_a_preemption_is_never_counted(batch: Batch) -> None:
-    for restart_count in range(5):
-        batch.run(saying(Reason.PREEMPTED, restart_count=restart_count), restart_count)
-    assert batch.calls == ["requeue 7"] * 5
-    assert batch.policy() | {"failures": 0, "attempts": 0} == batch.policy()
-
-
-def test_a_script_that_saves_and_exits_0_when_preempted_is_brought_back(batch: Batch) -> None:
-    batch.job(RUNNING.replace("PreemptTime=None", "PreemptTime=2026-01-01T00:00:00"))
-    batch.run("exit 0")
-    assert batch.calls == ["requeue 7"]
-
-
-def test_a_script_without_a_session_that_dies_of_the_signal_is_brought_back_until_attempts_are_used_up(
-    batch: Batch,
-) -> None:
-    for restart_count in range(3):
-        notice = f'touch "$NRP/notice-7-{restart_count}-0"; exit 143'
-        batch.run(notice, restart_count, max_failures=0, max_attempts=3)
-    assert batch.calls == ["requeue 7"] * 2
-    assert batch.policy()["why"] == "a script without our runtime ended on a notice, no more left"
-
-
-def test_the_signal_that_srun_sends_after_a_failure_is_no_notice(batch: Batch) -> None:
-    files = 'for file in notice broken; do touch "$NRP/$file-7-0-$NRP_ROUND"; done'
-    verdict = saying(Reason.PREEMPTED).replace("verdict-7-0-0", "verdict-7-0-$NRP_ROUND")
-    assert batch.run(f"{files}; {verdict}; exit 5") == 5
-    assert (batch.rounds, batch.calls) == (3, [])
-
-
-EVICTED = RUNNING.replace("RUNNING", "COMPLETING").replace("PreemptTime=None", "PreemptTime=2099-01-01T00:00:00")
-
-
-def test_a_job_that_slurm_does_not_bring_back_submits_itself_and_its_counters_go_on(batch: Batch) -> None:
-    batch.run("exit 5", 4)
-    batch.job(EVICTED)
-    batch.run(f'touch "$NRP/started-7-5-0"; {saying(Reason.PREEMPTED, restart_count=5)}; exit 143', 5)
-    [call] = batch.calls
-    assert call.startswith("sbatch --parsable --requeue --begin=now+10 --comment=continues job 7 ")
-    assert call.endswith("/batch.sh")
-    assert (batch.root / "env").read_text() == "sbatch new new\n", "the new job starts to count from the beginning"
-    assert batch.policy() | {"job": "7", "next": "8", "failures": 2} == batch.policy()
-    batch.job(RUNNING)
-    batch.env = {"SLURM_JOB_ID": "8"}
-    batch.run(saying(Reason.FINISHED).replace("verdict-7", "verdict-8"))
-    assert batch.policy() | {"job": "8", "failures": 2, "next": ""} == batch.policy()
-
-
-def test_a_task_of_an_array_submits_itself_only(tmp_path: Path) -> None:
-    batch = Batch(tmp_path, env={"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "1"})
-    batch.job(EVICTED)
-    batch.run("exit 143")
-    assert "--comment=continues job 5_1 --array=1 " in batch.calls[0]
-
-
-def test_a_cancel_within_the_grace_of_a_preemption_stays_a_cancel(batch: Batch) -> None:
-    batch.job(EVICTED.replace("EndTime=2099-01-01T00:00:00", "EndTime=2098-12-31T23:59:55"))
-    batch.run("exit 143")
-    assert batch.calls == []
-
-
-def test_the_loss_of_a_node_that_slurm_requeues_uses_up_an_attempt(batch: Batch) -> None:
-    batch.job(RUNNING.replace("RUNNING", "COMPLETING"))
-    batch.nodes("down*")
-    for restart_count in range(3):
-        batch.run("exit 5", restart_count, max_attempts=3)
-    assert batch.policy() | {"failures": 0, "attempts": 3} == batch.policy()
-    assert batch.run("exit 0", 3, max_attempts=3) == 1
-    assert (batch.rounds, batch.calls) == (3, [])
-
-
-def test_a_signal_to_the_batch_shell_alone_reaches_the_step(batch: Batch) -> None:
-    step = (
-        'trap \'echo told > "$STAND/told"; exit 0\' USR2; echo $$ > "$STAND/step-pid"; '
-        "outer=$(ps -o ppid= -p $PPID); kill -s USR2 $outer; for _ in {1..200}; do sleep 0.05; done; exit 9"
-    )
-    assert batch.run(step, batch_signal="USR2") == 0
-    assert batch.calls == ["scancel --signal=USR2 7"]
-    assert (batch.root / "told").exists()
 
 
 def test_a_straggler_is_excluded_and_the_exclusions_add_up(batch: Batch) -> None:
