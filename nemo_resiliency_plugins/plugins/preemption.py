@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -125,6 +126,9 @@ class PreemptionPlugin(ResiliencyPlugin):
         yield SetField(NAME, "signal", self.directive)
         if self.grace_s > NEMO_RUN_WAIT_S:
             yield AddSrunArguments(NAME, (f"--wait={self.grace_s:.0f}",), self.trains)
+        if executor.run_as_group and self.grace_s > executor.monitor_group_job_wait_time:
+            # Seconds from the end of one task of a group to the SIGKILL of the others.
+            yield SetField(NAME, "monitor_group_job_wait_time", math.ceil(self.grace_s))
 
     def _claims(self) -> dict[str, Any]:
         """Fields and entries of the node launcher."""
@@ -135,13 +139,17 @@ class PreemptionPlugin(ResiliencyPlugin):
         }
 
     def _refuse_what_cannot_work(self, executor: run.SlurmExecutor) -> None:
-        if executor.signal is not None and _normal(executor.signal) != _normal(self.directive):
-            rule = f"{NAME} wants {self.directive!r}"
-            remedy = "Give the plugin the same signal, preempt_time and scope, or leave executor.signal unset"
-            raise ConflictError("executor.signal", executor.signal, rule, remedy)
-        limit_s = seconds(str(executor.time))
+        # NeMo-Run 0.11 lets these win over the executor's fields.
+        wins = executor.additional_parameters or {}
+        for field, given in (("signal", executor.signal), ("additional_parameters['signal']", wins.get("signal"))):
+            if given is not None and _normal(given) != _normal(self.directive):
+                rule = f"{NAME} wants {self.directive!r}"
+                remedy = f"Give the plugin the same signal, preempt_time and scope, or leave executor.{field} unset"
+                raise ConflictError(f"executor.{field}", given, rule, remedy)
+        limit = wins.get("time", executor.time)
+        limit_s = seconds(str(limit))
         if limit_s is not None and self.preempt_time >= limit_s:
-            rule = f"must be shorter than the time limit executor.time={executor.time}"
+            rule = f"must be shorter than the time limit executor.time={limit}"
             raise ConfigError(f"{NAME}.preempt_time", self.preempt_time, rule, "Give seconds, or a longer limit.")
 
     def _on_local(self) -> Iterator[Edit]:

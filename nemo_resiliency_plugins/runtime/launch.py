@@ -39,6 +39,10 @@ EXIT_GRACE_S = 60.0
 
 def main(arguments: list[str]) -> None:
     arguments = decode_arguments(arguments)
+    identity = Identity.from_env()
+    if early.is_doomed(identity):
+        logger().info(line(identity.rank, "the end of this attempt has been announced: nothing is started"))
+        return
     if arguments[:1] == ["--exec"] and len(arguments) > 1:
         early.leave_no_trace()
         os.execvp(arguments[1], arguments[1:])
@@ -46,12 +50,8 @@ def main(arguments: list[str]) -> None:
     arguments = arguments[1:] if as_module else arguments
     if not arguments:
         raise SystemExit(__doc__)
-    identity = Identity.from_env()
     if identity.directory is not None:
         os.environ[ENV_DIR] = str(identity.directory)  # absolute, whatever directory the script goes to
-    if early.is_doomed(identity):
-        logger().info(line(identity.rank, "the end of this attempt has been announced: nothing is started"))
-        return
     script = Path(arguments[0]).absolute() if not as_module else find_module(arguments[0])
     events = EventLog(identity.directory, identity.attempt, identity.rank)
     events.emit("rank_started", pid=os.getpid(), node=identity.node, script=arguments[0])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import platform
@@ -44,6 +45,11 @@ from nemo_resiliency_plugins.runtime.log import logger
 from nemo_resiliency_plugins.runtime.start_command import LauncherMissing, find_launcher, of_launcher, of_rank
 
 SWEEP_S = 10.0
+LOOK_S, RANKLESS_S, GRACE_S = 0.5, 10.0, 60.0
+RANK_VARIABLE = "RANK="
+"""Stands in the environment of ranks and of nothing else that a launcher starts."""
+DEADLY_TO_LAUNCHERS = ("SIGUSR1", "SIGUSR2")
+"""torchrun and ft_launcher die of them: they handle SIGTERM, SIGINT, SIGHUP and SIGQUIT alone."""
 FORWARDED_BY_SLURM = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -75,6 +81,16 @@ class Node:
         task = f"-task{self.task}" if self.kind is Kind.RANK else ""
         return f"{self.attempt.name}-node{self.number}{task}"
 
+    @property
+    def is_noticed(self) -> bool:
+        """Whether the end of this attempt has been announced, here or on another node."""
+        return notice_path(self.directory, self.attempt).exists()
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether another node has failed, so that srun ends the step."""
+        return broken_path(self.directory, self.attempt).exists()
+
     def endpoint(self, deadline_s: float) -> str:
         path = endpoint_path(self.directory, self.attempt)
         if self.number != 0:
@@ -91,8 +107,11 @@ def main(command: list[str]) -> int:
         preemption = resolve(PreemptionConfig, None, os.environ)
         signals = preemption.signals if preemption.exit_signal_handler else ()
         received = take_notice(node, {"SIGTERM", *signals})
-        code = run(start_command(settings, node, command, signals), node, variables(node.kind, noticed=bool(signals)))
-        if code != 0 and not received:
+        started = start_command(settings, node, command, signals)
+        own = variables(node.kind, noticed=bool(signals))
+        code = run(started, node, own, received, preemption.grace_period_s or GRACE_S)
+        # With spare nodes srun ends nothing when one fails.
+        if code != 0 and not node.is_noticed and least_nodes(settings) == node.count:
             write_if_first(broken_path(node.directory, node.attempt), f"{node.number}: {code}\n")
         return code
     except ResiliencyError as error:
@@ -102,17 +121,17 @@ def main(command: list[str]) -> int:
         return error.exit_code
 
 
-def take_notice(node: Node, names: Iterable[str]) -> list[str]:
+def take_notice(node: Node, names: Iterable[str]) -> set[int]:
     """Slurm signals every process of the step itself; this one notes a preemption and lives on to sweep up.
 
     Returns:
-        The names of the signals that have come, kept up to date.
+        The signals that have come, kept up to date.
     """
-    received = []
+    received = set()
 
     def note(number: int, _: object) -> None:
         name = signal.Signals(number).name
-        received.append(name)
+        received.add(number)
         if name in names:
             logger().info("[node %s] %s: the end of this attempt is announced", node.number, name)
             write_if_first(notice_path(node.directory, node.attempt), f"{name}\n")
@@ -128,14 +147,18 @@ def start_command(settings: Mapping[str, Any], node: Node, command: list[str], s
         return of_rank(command)
     launcher = find_launcher(node.kind)
     if node.kind is Kind.FT:
-        least, most = map(int, settings["nnodes"].split(":"))
-        nvrx.check_spare_nodes(nvrx.installed_version(), spares=least < most)
+        nvrx.check_spare_nodes(nvrx.installed_version(), spares=least_nodes(settings) < node.count)
     endpoint = node.endpoint(settings["start_skew_s"])
     meet = nvrx.rendezvous_options(
         endpoint, attempt=node.attempt.name, is_head=node.number == 0, start_skew_s=settings["start_skew_s"]
     )
     monitor = node.directory / MONITOR_FILE if node.kind is Kind.FT else None
-    return of_launcher(launcher, settings, command, rendezvous=meet, monitor_file=monitor, shield_from=signals)
+    shield = sorted({*DEADLY_TO_LAUNCHERS, *signals})
+    return of_launcher(launcher, settings, command, rendezvous=meet, monitor_file=monitor, shield_from=shield)
+
+
+def least_nodes(settings: Mapping[str, Any]) -> int:
+    return int(settings["nnodes"].partition(":")[0])
 
 
 def variables(kind: Kind, *, noticed: bool) -> dict[str, str]:
@@ -145,15 +168,52 @@ def variables(kind: Kind, *, noticed: bool) -> dict[str, str]:
     return {**own, ENV_NOTICE: NOTICE_ANY if kind is Kind.RANK else NOTICE_LAUNCHER} if noticed else own
 
 
-def run(command: list[str], node: Node, own: Mapping[str, str]) -> int:
-    """Start ``command``, wait for it, and end whatever it has left running."""
+def run(command: list[str], node: Node, own: Mapping[str, str], received: set[int], grace_s: float) -> int:
+    """Start ``command``, wait for it, and end whatever it has left running.
+
+    Args:
+        own: variables for it.
+        received: the signals that have come, kept up to date.
+        grace_s: seconds that what a shell has started may go on after a notice.
+    """
     process = subprocess.Popen(command, env={**os.environ, **own, ENV_NODE_RUN: node.mark})
     try:
-        code = process.wait()
+        code = await_end(process, node, received)
+        if node.kind is Kind.RANK and -code in received:
+            # A shell dies of the signal at once, and the program that it has started is still saving.
+            await_children(node.mark, grace_s)
+            code = 0
     finally:
         sweep(node.mark)
     logger().info("[node %s] %s ended with %s", node.number, Path(command[0]).name, code)
     return code if code >= 0 else 128 - code
+
+
+def await_end(process: subprocess.Popen[bytes], node: Node, received: set[int]) -> int:
+    """The exit code of ``process``; 0 for a launcher that had no ranks left to wait for after a notice."""
+    rankless_since = None
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(LOOK_S)
+        if node.kind is Kind.RANK or not received:
+            continue
+        if node.is_broken:
+            process.kill()  # srun ends the step, and waits KillWait for what does not end by itself
+        elif any(marked(node.mark, RANK_VARIABLE)):
+            rankless_since = None
+        else:
+            rankless_since = rankless_since or time.monotonic()
+            if time.monotonic() - rankless_since > RANKLESS_S:
+                # A shielded launcher that waits for other nodes does not know that its time is up.
+                process.kill()
+                process.wait()
+                return 0
+
+
+def await_children(mark: str, limit_s: float) -> None:
+    end = time.monotonic() + limit_s
+    while any(marked(mark)) and time.monotonic() < end:
+        time.sleep(0.1)
 
 
 def sweep(mark: str) -> None:
@@ -168,8 +228,8 @@ def sweep(mark: str) -> None:
         time.sleep(0.05)
 
 
-def marked(mark: str) -> Iterator[int]:
-    """Processes of this node that were started with ``mark`` in their environment and still run."""
+def marked(mark: str, also: str = "") -> Iterator[int]:
+    """Processes of this node that were started with ``mark``, and the variable ``also``, and still run."""
     wanted = f"{ENV_NODE_RUN}={mark}".encode()
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -177,7 +237,7 @@ def marked(mark: str) -> Iterator[int]:
             running = (path / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
         except OSError:
             continue
-        if wanted in variables and running:
+        if wanted in variables and running and any(each.startswith(also.encode()) for each in variables):
             yield int(path.name)
 
 

@@ -72,11 +72,13 @@ def of_launcher(
 def of_rank(command: list[str]) -> list[str]:
     """The command line of a rank that ``srun`` has started; what is not Python runs as it is."""
     script = _script(command)
-    return command if script[0] == "--exec" else [sys.executable, "-m", LAUNCH_MODULE, *encode_arguments(script)]
+    return script[1:] if script[0] == "--exec" else [sys.executable, "-m", LAUNCH_MODULE, *encode_arguments(script)]
 
 
 def _script(command: list[str]) -> list[str]:
-    return command[1:] if command[0] in ("python", "python3") else ["--exec", *command]
+    """What the launch stub runs. An entrypoint such as ``python -u`` is several words."""
+    words = [*shlex.split(command[0]), *command[1:]]
+    return words[1:] if words[0] in ("python", "python3") and words[1:2] != ["-u"] else ["--exec", *words]
 
 
 def _python_of(script: Path) -> list[str]:

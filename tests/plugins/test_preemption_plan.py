@@ -67,6 +67,8 @@ def test_a_preempted_job_may_be_requeued_though_failures_may_not(task: run.Scrip
         ({"signal": "TERM@60"}, {"scope": "batch"}, ConflictError, r"'TERM@60'.*'B:TERM@60'"),
         ({"signal": "USR1@60"}, {}, ConflictError, r"'USR1@60'.*'TERM@60'"),
         ({"signal": "TERM@90"}, {}, ConflictError, r"'TERM@90'.*'TERM@60'"),
+        ({"additional_parameters": {"signal": "USR1@30"}}, {}, ConflictError, r"'USR1@30'.*'TERM@60'"),
+        ({"additional_parameters": {"time": "00:01:00"}}, {}, ConfigError, r"preempt_time=60: must be shorter"),
         ({"time": "00:01:00"}, {}, ConfigError, r"preempt_time=60: must be shorter than.*00:01:00"),
         ({"launcher": run.SlurmRay()}, {}, ConflictError, "launcher"),
         ({"launcher": run.Torchrun(nsys_profile=True)}, {}, ConflictError, "nsys"),
@@ -152,3 +154,10 @@ def test_on_one_machine_the_session_is_told_by_variables(task: run.Script, execu
 def test_other_executors_are_refused(task: run.Script) -> None:
     with pytest.raises(UnsupportedError, match="DockerExecutor"):
         PreemptionPlugin().setup(task, run.DockerExecutor(container_image="image"))
+
+
+def test_a_group_waits_as_long_as_the_save_may_take(task: run.Script, tmp_path: Path) -> None:
+    executor = make(tmp_path)
+    executor.run_as_group = True
+    PreemptionPlugin(preempt_time=300).setup(task, executor)
+    assert executor.monitor_group_job_wait_time == 300

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import logging
@@ -310,3 +311,37 @@ def test_without_being_asked_for_signals_are_left_alone(training: Training) -> N
     with runtime.session():
         assert signal.getsignal(signal.SIGTERM) is before
         assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_before_anything_is_attached_the_scripts_own_handler_does_what_it_has_to(training: Training) -> None:
+    told = []
+    former = signal.signal(signal.SIGUSR1, lambda *_: told.append("own"))
+    try:
+        with runtime.session(CONFIG):
+            training.notice()
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    assert told == ["own"]
+    assert training.verdict is None
+
+
+def test_a_notice_from_before_is_heeded_once_something_is_attached(training: Training) -> None:
+    former = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        with runtime.session(CONFIG) as session:
+            training.notice()
+            start = session.attach(save=training.save, load=lambda step: None, latest=lambda: None)
+            training.ran += session.steps(start, 5)
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    assert training.ran == []
+    assert session.stop_reason is Reason.PREEMPTED
+
+
+def test_an_event_loop_that_takes_the_wakeup_descriptor_does_not_take_the_notice(training: Training) -> None:
+    async def listens() -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, print)
+
+    session = training.run(10, at={2: lambda: asyncio.run(listens()), 4: training.notice})
+    assert training.ran == [0, 1, 2, 3, 4]
+    assert session.stop_reason is Reason.PREEMPTED

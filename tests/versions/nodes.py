@@ -16,11 +16,13 @@ JOB_ID = f"versions{os.getpid()}"
 SEVERAL_ON_A_HOST = {"NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE": "1", ALLOW_LOOPBACK: "1"}
 
 
-def write_job(root: Path, *plugins: ResiliencyPlugin, nodes: int, ranks_per_node: int) -> None:
+def write_job(
+    root: Path, *plugins: ResiliencyPlugin, nodes: int, ranks_per_node: int, launcher: str | None = None
+) -> None:
     """Write into ``root/nrp`` what the node script of a submitted job finds there."""
     tunnel = run.LocalTunnel(job_dir=str(root))
     executor = run.SlurmExecutor(account="a", tunnel=tunnel, nodes=nodes, ntasks_per_node=ranks_per_node)
-    executor.job_dir = str(root)
+    executor.job_dir, executor.launcher = str(root), launcher
     for plugin in plugins:
         plugin.setup(run.Script("unused", entrypoint="python"), executor)
     executor.launcher.transform(["python", "unused"])

@@ -85,9 +85,11 @@ class Preemption(NoPreemption):
         self._grace_s = config.grace_period_s
         self._reported: set[int] = set()
         self._owner = os.getpid()
+        self._is_chained = False
         self._listener = Listener(signals_of(config), self._signalled)
         self._listener.start()
         workers.shield(self._listener)
+        self._is_chained = any(self._listener.chained())
         for number, former in self._listener.chained():
             self._say(f"{_name(former)}, the handler of {_signal(number)} so far, is called at a notice as well")
 
@@ -104,6 +106,8 @@ class Preemption(NoPreemption):
             vote = Vote(self._ranks.maximum, noticed=self._voted, broken=self._broken)
         with self._phase:
             self._vote = vote
+            if self._noticed_at is not None:
+                vote.notice()
 
     def loop_begins(self) -> None:
         self.attached()
@@ -152,9 +156,10 @@ class Preemption(NoPreemption):
             if self._closed:
                 return
             self._learn(_signal(number))
-            if self._vote is None:
+            if self._vote is not None:
+                self._vote.notice()
+            elif not self._is_chained:  # else the script's own handler is about to do what it has to do
                 leave_set_up(self._identity)
-            self._vote.notice()
 
     def _voted(self) -> None:
         """In the vote's thread: some rank has had a notice."""

@@ -62,9 +62,7 @@ class Listener:
     def replaced(self) -> Iterator[tuple[int, Any]]:
         """The handlers that somebody has put in the place of ours; takes the wake-up descriptor back."""
         if threading.current_thread() is threading.main_thread():
-            current = _set_wakeup_fd(self._writer.fileno())
-            if current != self._writer.fileno():
-                self._former_fd = current
+            self._take_back_wakeup_fd()
         handlers = ((number, signal.getsignal(number)) for number in self.numbers)
         return ((number, handler) for number, handler in handlers if handler != self._handle)
 
@@ -75,7 +73,17 @@ class Listener:
             self._put_back(number)
         self._close()
 
+    def _take_back_wakeup_fd(self) -> bool:
+        """Whether somebody had taken it: asyncio does, and leaves none behind (Python 3.10 to 3.12)."""
+        current = _set_wakeup_fd(self._writer.fileno())
+        if current == self._writer.fileno():
+            return False
+        self._former_fd = current
+        return True
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._take_back_wakeup_fd():
+            self._writer.send(bytes([number]))
         former = self._formers.get(number)
         if _is_users(former):
             former(number, frame)
