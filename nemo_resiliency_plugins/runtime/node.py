@@ -107,9 +107,10 @@ def main(command: list[str]) -> int:
         preemption = resolve(PreemptionConfig, None, os.environ)
         signals = preemption.signals if preemption.exit_signal_handler else ()
         received = take_notice(node, {"SIGTERM", *signals})
-        started = start_command(settings, node, command, signals)
+        shield = [] if node.kind is Kind.RANK else sorted({*DEADLY_TO_LAUNCHERS, *signals})
+        started = start_command(settings, node, command, shield)
         own = variables(node.kind, noticed=bool(signals))
-        code = run(started, node, own, received, preemption.grace_period_s or GRACE_S)
+        code = run(started, node, own, shield, received, preemption.grace_period_s or GRACE_S)
         # With spare nodes srun ends nothing when one fails.
         if code != 0 and not node.is_noticed and least_nodes(settings) == node.count:
             write_if_first(broken_path(node.directory, node.attempt), f"{node.number}: {code}\n")
@@ -141,7 +142,7 @@ def take_notice(node: Node, names: Iterable[str]) -> set[int]:
     return received
 
 
-def start_command(settings: Mapping[str, Any], node: Node, command: list[str], signals: Iterable[str]) -> list[str]:
+def start_command(settings: Mapping[str, Any], node: Node, command: list[str], shield: Iterable[str]) -> list[str]:
     """What this node script starts: the launcher of the ranks, or a rank."""
     if node.kind is Kind.RANK:
         return of_rank(command)
@@ -153,7 +154,6 @@ def start_command(settings: Mapping[str, Any], node: Node, command: list[str], s
         endpoint, attempt=node.attempt.name, is_head=node.number == 0, start_skew_s=settings["start_skew_s"]
     )
     monitor = node.directory / MONITOR_FILE if node.kind is Kind.FT else None
-    shield = sorted({*DEADLY_TO_LAUNCHERS, *signals})
     return of_launcher(launcher, settings, command, rendezvous=meet, monitor_file=monitor, shield_from=shield)
 
 
@@ -168,15 +168,23 @@ def variables(kind: Kind, *, noticed: bool) -> dict[str, str]:
     return {**own, ENV_NOTICE: NOTICE_ANY if kind is Kind.RANK else NOTICE_LAUNCHER} if noticed else own
 
 
-def run(command: list[str], node: Node, own: Mapping[str, str], received: set[int], grace_s: float) -> int:
+def run(
+    command: list[str],
+    node: Node,
+    own: Mapping[str, str],
+    shield: Iterable[str],
+    received: set[int],
+    grace_s: float,
+) -> int:
     """Start ``command``, wait for it, and end whatever it has left running.
 
     Args:
         own: variables for it.
+        shield: names of the signals that it is not to see.
         received: the signals that have come, kept up to date.
         grace_s: seconds that what a shell has started may go on after a notice.
     """
-    process = subprocess.Popen(command, env={**os.environ, **own, ENV_NODE_RUN: node.mark})
+    process = start(command, {**os.environ, **own, ENV_NODE_RUN: node.mark}, shield)
     try:
         code = await_end(process, node, received)
         if node.kind is Kind.RANK and -code in received:
@@ -187,6 +195,15 @@ def run(command: list[str], node: Node, own: Mapping[str, str], received: set[in
         sweep(node.mark)
     logger().info("[node %s] %s ended with %s", node.number, Path(command[0]).name, code)
     return code if code >= 0 else 128 - code
+
+
+def start(command: list[str], env: Mapping[str, str], shield: Iterable[str]) -> subprocess.Popen[bytes]:
+    """No signal of ``shield`` ends the process before it has its own shield up."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.Signals[name] for name in shield})
+    try:
+        return subprocess.Popen(command, env=env)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def await_end(process: subprocess.Popen[bytes], node: Node, received: set[int]) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from nemo_resiliency_plugins import runtime
-from nemo_resiliency_plugins.contract import ENV_NODE_RUN, ENV_NOTICE, NOTICE_ANY
+from nemo_resiliency_plugins.contract import ENV_NOTICE, NOTICE_ANY
 from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.identity import Identity
 from nemo_resiliency_plugins.runtime.preemption import early
@@ -66,5 +66,5 @@ def test_without_a_node_script_nothing_is_installed(make_identity: MakeIdentity)
 
 
 def test_another_program_inherits_nothing_blocked_and_nothing_ignored() -> None:
-    shown = python(BECOMING_ANOTHER, env={ENV_NOTICE: NOTICE_ANY, ENV_NODE_RUN: "1-0-0-node0"})
+    shown = python(BECOMING_ANOTHER, env={ENV_NOTICE: NOTICE_ANY})
     assert shown.strip() == f"set() {signal.SIG_DFL}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from nemo_resiliency_plugins.compat.nvrx import check_version
 from nemo_resiliency_plugins.contract import LAUNCH_MODULE, Attempt, Kind, decode_arguments
 from nemo_resiliency_plugins.runtime.node import Node, start_command
 from nemo_resiliency_plugins.runtime.rendezvous import ALLOW_LOOPBACK
-from tests.harness import SCRIPTS, clean_env
+from tests.harness import BIN, SCRIPTS, clean_env
 from tests.submission import submission
 from tests.versions.conftest import EACH, INSTALLED, version_env
 from tests.versions.nodes import JOB_ID, node_variables, write_job
@@ -61,11 +62,13 @@ def parse(options: Sequence[str], env: Mapping[str, str]) -> Parsed:
 def on_slurm(version: str, root: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> Parsed:
     """What the launcher on this node of a Slurm job understands."""
     monkeypatch.setenv(ALLOW_LOOPBACK, "1")
+    monkeypatch.setenv("PATH", str(BIN), prepend=os.pathsep)
     write_job(root, FaultTolerancePlugin(**GIVEN, start_skew_s=111), nodes=NODES, ranks_per_node=RANKS)
     settings = json.loads((root / "nrp" / "config.json").read_text())["node"]
     nodes = [Node(place, NODES, Attempt(JOB_ID), root / "nrp", Kind.FT, place) for place in range(number + 1)]
     command = [start_command(settings, node, ["python", *SCRIPT], ()) for node in nodes][-1]
-    return parse(command[1:], {**node_variables(root, JOB_ID, number, NODES), **version_env(version)})
+    options = command[command.index(str(BIN / "ft_launcher")) + 1 :]
+    return parse(options, {**node_variables(root, JOB_ID, number, NODES), **version_env(version)})
 
 
 def on_local(version: str, root: Path) -> Parsed:

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from nemo_resiliency_plugins.config import PREEMPTION_SIGNALS, PreemptionConfig
-from nemo_resiliency_plugins.contract import ENV_NODE_RUN, ENV_NOTICE
+from nemo_resiliency_plugins.contract import ENV_NOTICE
 from nemo_resiliency_plugins.runtime.effective import resolve
 from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.identity import Identity
@@ -73,8 +73,7 @@ def withdraw() -> None:
 
 def unblock() -> None:
     """Undo what the launcher's shield has left in a process that it has started."""
-    if ENV_NODE_RUN in os.environ:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def leave_no_trace() -> None:
