@@ -66,6 +66,18 @@ class Ranks:
         value: Json = answer["value"]
         return value
 
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, in their order; what JSON can hold."""
+        if self.alone:
+            return [value]
+        texts: list[str] = [""] * self.world_size
+        self._dist.all_gather_object(texts, json.dumps(value), group=self.group)
+        return [json.loads(text) for text in texts]
+
+    def first_problem(self, problem: str | None) -> str | None:
+        """The problem of the lowest rank that has one, on all ranks."""
+        return next((text for text in self.gather(problem) if text is not None), None)
+
     def _text_from_rank0(self, text: str) -> str:
         import torch
 

@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from nemo_resiliency_plugins.errors import CheckpointError
 from nemo_resiliency_plugins.runtime.agreement import Ranks
+from nemo_resiliency_plugins.runtime.checkpoint import checksums
 from nemo_resiliency_plugins.runtime.checkpoint.manager import DcpCheckpointer
 from nemo_resiliency_plugins.runtime.checkpoint.safe_load import MetadataUnpickler, SafeReader
 from nemo_resiliency_plugins.runtime.checkpoint.store import CheckpointStore
@@ -44,9 +45,9 @@ def newest(tmp_path: Path) -> Path:
 
 
 def recommit(tmp_path: Path) -> None:
-    """Let the marker agree with the sizes of the planted files."""
-    (newest(tmp_path) / "COMMITTED").unlink(missing_ok=True)
-    CheckpointStore(tmp_path / "checkpoints", keep=2).commit(3, world_size=1)
+    """Let the manifest agree with the planted files."""
+    files = [path for path in newest(tmp_path).iterdir() if path.name not in ("manifest.json", "COMMITTED")]
+    CheckpointStore(tmp_path / "checkpoints", keep=2).commit(3, checksums.of_files(files), world_size=1)
 
 
 def test_hostile_metadata_is_refused_and_not_run(checkpointer: DcpCheckpointer, tmp_path: Path, trace: Path) -> None:

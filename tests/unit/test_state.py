@@ -131,6 +131,6 @@ def test_a_module_without_parameters_is_nothing_to_save(tmp_path: Path) -> None:
 
 
 def test_buffers_are_kept_for_each_rank() -> None:
-    tensors, host = TrainingState({"model": WithUnusedHead()}).gather()
-    assert "model.count" not in tensors
-    assert list(host["model"]) == ["count"]
+    content = TrainingState({"model": WithUnusedHead()}).gather()
+    assert "model.count" not in content.tensors
+    assert list(content.host["model"]) == ["count"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import pickle
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,14 @@ FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 RNG = "rng"
 WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module")
 """Parts of parameter names that DDP, torch.compile and activation checkpointing add, and torch's state dicts drop."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """What one rank saves: tensors by flat name, and everything else it has, by object."""
+
+    tensors: dict[str, torch.Tensor]
+    host: dict[str, Any]
 
 
 class TrainingState:
@@ -49,8 +58,8 @@ class TrainingState:
         }
         self.require_loadable()
 
-    def gather(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Tensors by flat name, and what else this rank has, by object."""
+    def gather(self) -> Content:
+        """The present state; its tensors are those of the objects, not copies."""
         tensors: dict[str, torch.Tensor] = {}
         host: dict[str, Any] = {}
         for name, value in self._objects.items():
@@ -62,9 +71,9 @@ class TrainingState:
                 }
                 tensors.update({f"{name}.{key}": host[name][key] for key in shared})
                 host[name] = {key: entry for key, entry in host[name].items() if key not in shared}
-        return tensors, {**host, RNG: rng.capture()}
+        return Content(tensors, {**host, RNG: rng.capture()})
 
-    def scatter(self, tensors: Mapping[str, torch.Tensor], host: Mapping[str, Any]) -> None:
+    def scatter(self, content: Content) -> None:
         """Give the objects what :meth:`gather` took, with the tensors filled by a load.
 
         Raises:
@@ -72,8 +81,8 @@ class TrainingState:
         """
         try:
             for name, value in self._objects.items():
-                self._restore(name, value, tensors, host[name])
-            rng.restore(host[RNG])
+                self._restore(name, value, content.tensors, content.host[name])
+            rng.restore(content.host[RNG])
         except (KeyError, ValueError, RuntimeError, TypeError, AttributeError) as error:
             remedy = "Has the model, optimizer or scheduler changed since the save?"
             raise CheckpointError(f"the saved state does not fit: {type(error).__name__}: {error}. {remedy}") from error
