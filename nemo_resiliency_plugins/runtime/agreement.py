@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from nemo_resiliency_plugins.errors import CheckpointError, ResiliencyError
@@ -16,16 +17,17 @@ class Ranks:
 
     Args:
         process_group: a group with a CPU backend over all ranks; None makes one.
+        timeout: after which its collectives fail, if one is made; None takes torch's default.
 
     Every method is a collective and must be called by all ranks in the same order.
     """
 
-    def __init__(self, process_group: Any = None) -> None:
+    def __init__(self, process_group: Any = None, timeout: timedelta | None = None) -> None:
         import torch.distributed as dist
 
         self._dist = dist
         self.alone = not (dist.is_available() and dist.is_initialized())
-        self.group = None if self.alone else process_group or dist.new_group(backend="gloo")
+        self.group = None if self.alone else process_group or dist.new_group(backend="gloo", timeout=timeout)
         self.rank = 0 if self.alone else dist.get_rank()
         self.world_size = 1 if self.alone else dist.get_world_size()
 

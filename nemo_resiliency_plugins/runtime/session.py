@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from nemo_resiliency_plugins.config import FaultToleranceConfig, is_count
+from nemo_resiliency_plugins.config import CheckpointConfig, FaultToleranceConfig, is_count
 from nemo_resiliency_plugins.contract import (
     CHECKPOINTING,
     Attempt,
@@ -24,6 +24,8 @@ from nemo_resiliency_plugins.contract import (
 )
 from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.runtime import watch, watching
+from nemo_resiliency_plugins.runtime.checkpoint.manager import Checkpointer
+from nemo_resiliency_plugins.runtime.checkpoint.reporting import Reporter
 from nemo_resiliency_plugins.runtime.effective import is_strict, resolve
 from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure
 from nemo_resiliency_plugins.runtime.faults import FaultInjector
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     import torch
 
     from nemo_resiliency_plugins.runtime.agreement import Ranks
-    from nemo_resiliency_plugins.runtime.checkpoint.manager import Checkpointer
     from nemo_resiliency_plugins.runtime.hang_detection import NoHangDetection
 
 
@@ -63,9 +64,10 @@ class Session:
         if not isinstance(config, (FaultToleranceConfig, type(None))):
             raise ConfigError("session.config", config, "must be a FaultToleranceConfig or None", "Build one.")
         self._config = resolve(FaultToleranceConfig, config, os.environ)
+        self._checkpoint_config = resolve(CheckpointConfig, None, os.environ)
         self._strict = is_strict(os.environ) if strict is None else strict
         self._identity = Identity.from_env()
-        self._checkpointer: Checkpointer | None = None
+        self._checkpointer = Checkpointer()
         self._shared_ranks: Ranks | None = None
         self._models: list[torch.nn.Module] = []
         self._loop = Loop()
@@ -99,6 +101,7 @@ class Session:
             elif self.stop_reason is None:
                 self._say(f"no finished verdict: {self._loop.why_not_done}. Call finish() if that is meant")
         finally:
+            self._checkpointer.close()
             self._detection.close(finished=self.stop_reason is Reason.FINISHED)
             self._events.close()
 
@@ -130,15 +133,17 @@ class Session:
             ConfigError: neither ``state`` with a directory nor all three functions were given, or a bad value.
             CheckpointError: checkpoints are there and none can be resumed from.
         """
-        from nemo_resiliency_plugins.runtime.attaching import make_checkpointer, make_ranks
+        from nemo_resiliency_plugins.runtime.attaching import Wanted, make_checkpointer, make_ranks
 
-        if self._checkpointer is not None or not self._entered:
+        if self._shared_ranks is not None or not self._entered:
             raise ConfigError("session.attach", "called", "belongs once into the session's with block", "Call it once.")
         root = Path(directory).expanduser().absolute() if directory is not None else None
         self._loop.every = every
         self._shared_ranks = make_ranks(self._identity, process_group)
+        wanted = Wanted(state, root, every, keep, (save, load, latest))
+        reporter = Reporter(self._identity.rank, self._events, self._note_progress)
         self._checkpointer, self._models = make_checkpointer(
-            self._shared_ranks, state, root, every=every, keep=keep, functions=(save, load, latest)
+            self._shared_ranks, wanted, self._checkpoint_config, reporter
         )
         self._detection.start_learning(root or self._identity.directory, self._shared_ranks.maximum)
         began = time.monotonic()
@@ -164,7 +169,7 @@ class Session:
                 if self._loop.stop_asked:
                     break
             self._detection.loop_ends()
-            self.save()
+            self._save_last()
             self._loop.done = True
         finally:
             self._detection.loop_ends()
@@ -181,8 +186,8 @@ class Session:
         """
         if self._loop.in_step is not None:
             self._loop.save_asked = True
-        elif self._checkpointer is not None and self._loop.unsaved:
-            self._save(self._checkpointer, self._loop.completed)
+        elif self._shared_ranks is not None and self._loop.unsaved:
+            self._save(self._shared_ranks, self._loop.completed)
 
     def section(self, name: str) -> AbstractContextManager[None]:
         """A block with a limit of its own: ``setup``, ``step``, ``checkpointing``, or a name with a timeout.
@@ -224,6 +229,7 @@ class Session:
         """Collective. The training is done: rank 0 writes the finished verdict when all ranks are here."""
         if self.stop_reason is not None:
             return
+        self._checkpointer.drain()
         ranks = self._shared_ranks or ranks_if_any()
         if ranks is not None and not ranks.dissolved:
             ranks.barrier()
@@ -247,23 +253,26 @@ class Session:
             raise ConfigError("session.steps", "called", "belongs into the session's with block", "Enter it first.")
         if not (is_count(start) and is_count(stop)):
             raise ConfigError("session.steps", (start, stop), "must be whole numbers, 0 or more", "Give two ints.")
-        if self._checkpointer is not None and start != self._loop.completed:
+        if self._shared_ranks is not None and start != self._loop.completed:
             rule = f"the attached state is that after {self._loop.completed} steps"
             raise ConfigError("session.steps.start", start, rule, "Start with what attach() returned.")
-        if self._checkpointer is None and self._config.calc_ft_timeouts:
+        if self._shared_ranks is None and self._config.calc_ft_timeouts:
             self._say("timeouts are not learned: attach() was not called, so the ranks cannot agree on them")
 
-    def _save(self, checkpointer: Checkpointer, step: int) -> None:
-        began = time.monotonic()
+    def _save(self, ranks: Ranks, step: int) -> None:
         with self._detection.section(CHECKPOINTING):
-            written = checkpointer.save(step)
+            self._checkpointer.save(step, None if self._loss is None else float(self._loss))
             self._loop.saved = step
-            if self._shared_ranks is not None:
-                self._detection.learn(self._shared_ranks.maximum)
-        if self._identity.rank == 0:
-            self._leave(progress_path, f"{step}\n")
-        loss = None if self._loss is None else float(self._loss)
-        self._events.emit("checkpoint", step=step, written=written, seconds=time.monotonic() - began, loss=loss)
+            self._detection.learn(ranks.maximum)
+
+    def _save_last(self) -> None:
+        """:meth:`save`, and return when it is durable."""
+        self.save()
+        with self._detection.section(CHECKPOINTING):
+            self._checkpointer.drain()
+
+    def _note_progress(self, step: int) -> None:
+        self._leave(progress_path, f"{step}\n")
 
     def _leave(self, path: Callable[[Path, Attempt], Path], text: str) -> None:
         """Tell the batch script something, where there is a directory for it."""
@@ -284,5 +293,7 @@ class Session:
         self._detection.step_ends()
         if first:
             self._events.emit("first_step", step=step)
-        if self._loop.step_ends(step):
+        due = self._loop.step_ends(step)
+        self._checkpointer.step_ends(self._loop.completed, saving=due)
+        if due:
             self.save()
