@@ -21,6 +21,14 @@ CONTEXT.set_forkserver_preload(["tests.training"])
 
 
 @dataclasses.dataclass(frozen=True)
+class Note:
+    time: float
+    what: str
+    step: int
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Group(Traces):
     """The ranks of one start of a job in ``root``."""
 
@@ -34,6 +42,12 @@ class Group(Traces):
     def log(self) -> str:
         path = self.root / "log.txt"
         return path.read_text(errors="replace") if path.exists() else ""
+
+    def notes(self, rank: int) -> list[Note]:
+        """What the training has noted down, in all its starts."""
+        path = self.root / f"notes-{rank}.txt"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [Note(float(at), what, int(step), text) for at, what, step, text in map(str.split, lines)]
 
     def codes(self, deadline_s: float = 60.0) -> list[int]:
         """The exit codes of all ranks, when all have ended."""

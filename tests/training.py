@@ -7,6 +7,7 @@ import hashlib
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from nemo_resiliency_plugins import runtime
 from nemo_resiliency_plugins.contract import variable
 from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.checkpoint import dcp
-from nemo_resiliency_plugins.runtime.checkpoint.state import Content
+from nemo_resiliency_plugins.runtime.checkpoint.state import Content, TrainingState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +45,9 @@ class Options:
     deaf: int | None = None
     """The step at which the writer of ``bad_rank`` no longer answers."""
     end: str = "normal"
-    """How the session is left: ``normal``, ``exception`` or ``exit``, after all steps."""
+    """How the session is left: ``normal``, ``exception`` or ``exit``."""
+    early: bool = False
+    """Leave in the step after the last checkpoint, in the middle of the loop."""
     extra_from: int | None = None
     """From this step on the state has one more object with tensors of its own."""
     local: str | None = None
@@ -73,7 +76,7 @@ def build(options: Options) -> nn.Module:
     return model
 
 
-def train(options: Options) -> None:
+def train(options: Options, look: Callable[[str, int, nn.Module], None] = lambda what, step, model: None) -> None:
     """Run the training; each step leaves a line with the digest of what a checkpoint after it must hold."""
     rank = dist.get_rank()
     for name, value in options.checkpoint.items():
@@ -92,6 +95,8 @@ def train(options: Options) -> None:
         state = {"model": wrapped, "optimizer": optimizer, "extra": extra}
         start = session.attach(state, root() / "checkpoints", every=options.every, keep=options.keep)
         note("resumed", start, digest(model, optimizer))
+        look("from", start, model)
+        note("extra", start, ",".join(sorted(extra.values)))
         session.settle(lambda: forward_backward(wrapped, 0, rank))
         for step in session.steps(start, options.steps):
             time.sleep(options.step_s)
@@ -102,11 +107,18 @@ def train(options: Options) -> None:
             if options.extra_from is not None and step + 1 >= options.extra_from:
                 extra.values["more"] = {"tensor": torch.full((3,), float(step)), "text": f"{step}"}
             note("step", step + 1, digest(model, optimizer))
+            if options.early and step == options.every:
+                leave(options.end)
+        look("to", session._loop.completed, model)
         note("left", session._loop.completed, digest(model, optimizer))
-        if options.end == "exception":
-            raise ValueError("after the loop")
-        if options.end == "exit":
-            sys.exit(0)
+        leave(options.end)
+
+
+def leave(how: str) -> None:
+    if how == "exception":
+        raise ValueError("on the way")
+    if how == "exit":
+        sys.exit(0)
 
 
 def forward_backward(model: nn.Module, step: int, rank: int) -> None:
@@ -144,6 +156,25 @@ def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
             local = value.to_local() if isinstance(value, DTensor) else value
             total.update(local.detach().contiguous().numpy().tobytes())
     return total.hexdigest()[:16]
+
+
+def whole_digest(options: Options) -> None:
+    """Train, and note the digest of the whole parameters before and after; each rank takes part in the gathering."""
+
+    def gathered(what: str, step: int, model: nn.Module) -> None:
+        parts = [value.full_tensor() if isinstance(value, DTensor) else value for value in model.parameters()]
+        total = hashlib.sha256(b"".join(value.detach().numpy().tobytes() for value in parts))
+        note(what, step, total.hexdigest()[:16])
+
+    train(options, gathered)
+
+
+def digest_of_checkpoint(path: Path, width: int = 32) -> str:
+    """The digest of what a checkpoint of a model that is not sharded holds; needs no process group."""
+    model = build(Options(width=width))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    dcp.read(path, TrainingState({"model": model, "optimizer": optimizer, "extra": Extra()}), Ranks(), saved_by=1)
+    return digest(model, optimizer)
 
 
 def root() -> Path:

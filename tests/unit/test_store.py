@@ -97,6 +97,7 @@ def test_the_marker_of_another_checkpoint_is_none(tmp_path: Path) -> None:
 def test_a_leftover_is_replaced_with_a_note(tmp_path: Path) -> None:
     target = store(tmp_path)
     assert target.prepare(5) is None
+    assert target.leftovers() == [5]
     (target.path(5) / "half").write_text("x")
     note = target.prepare(5)
     assert note is not None
@@ -147,3 +148,12 @@ def test_starting_over_where_checkpoints_were_is_an_error_with_a_remedy(tmp_path
 def test_starting_fresh_or_falling_back_is_none(tmp_path: Path) -> None:
     require_resumable(tmp_path, None, [])
     require_resumable(tmp_path, 5, ["the reason"])
+
+
+def test_what_a_failed_save_has_left_is_discarded_and_nothing_else(tmp_path: Path) -> None:
+    target = store(tmp_path)
+    write(target, 5)
+    target.prepare(7)
+    assert target.discard(7) > 0
+    target.discard(5)
+    assert [path.name for path in tmp_path.glob("step_*")] == [target.path(5).name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,9 @@ from nemo_resiliency_plugins.runtime.checkpoint.state import Content, TrainingSt
 
 HOST = "host.rank{rank:05d}"
 """The entry that holds everything of one rank that is not a tensor of a module or an optimizer."""
+
+MOST_RANKS = 3
+"""So many ranks are named in an error; the others will have met the same."""
 
 
 def write(path: Path, content: Content, ranks: Ranks) -> list[Path]:
@@ -65,18 +67,19 @@ def read(path: Path, state: TrainingState, ranks: Ranks, *, saved_by: int) -> No
     state.scatter(Content(flat, host))
 
 
-def in_short(error: Exception) -> str:
-    """Of torch's report, the line that names the error; what follows is general advice."""
-    lines = str(error).splitlines()
-    return next((line for line in lines if re.match(r"[\w.]*(Error|Exception): ", line)), lines[0])
-
-
 @contextmanager
 def _reporting(path: Path) -> Iterator[None]:
-    """torch's CheckpointException is a BaseException, and holds what each rank met."""
+    """torch's CheckpointException is a BaseException, and holds what each rank met, with its traceback."""
     # A filter that stays: catch_warnings would change those of all threads, and put them back at the wrong time.
     warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
     try:
         yield
-    except (CheckpointException, OSError) as error:
-        raise CheckpointError(f"{path}: {error}") from error
+    except CheckpointException as error:
+        met = [f"rank {rank}: {_in_short(cause)}" for rank, (cause, _) in error.failures.items()]
+        raise CheckpointError(f"{path}: {'; '.join(met[:MOST_RANKS])}") from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: {_in_short(error)}") from error
+
+
+def _in_short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

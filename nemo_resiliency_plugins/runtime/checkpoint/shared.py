@@ -32,10 +32,11 @@ class SharedTier:
         """
         if not ranks.decide(lambda: int(self._make_room(step))):
             return False
-        files = dcp.write(self._store.path(step), content, ranks)
-        sums = self._sum_up(files, ranks)
-        self._unreadable.pop(step, None)
-        ranks.decide(lambda: self._store.commit(step, sums, world_size=ranks.world_size, unreadable=self._unreadable))
+        try:
+            self._write(step, content, ranks)
+        except CheckpointError as error:
+            free = ranks.decide(lambda: self._store.discard(step))
+            raise CheckpointError(f"{error} ({free} MB were free)") from error
         return True
 
     def newest(self, ranks: Ranks) -> int | None:
@@ -57,11 +58,17 @@ class SharedTier:
         try:
             dcp.read(self._store.path(step), state, ranks, saved_by=self._store.manifest(step)["world_size"])
         except (CheckpointError, OSError, ValueError) as error:
-            problem = dcp.in_short(error)
+            problem = str(error)
         agreed = ranks.first_problem(problem)
         if agreed is not None:
             self._unreadable[step] = agreed
         return agreed is None
+
+    def _write(self, step: int, content: Content, ranks: Ranks) -> None:
+        files = dcp.write(self._store.path(step), content, ranks)
+        sums = self._sum_up(files, ranks)
+        self._unreadable.pop(step, None)
+        ranks.decide(lambda: self._store.commit(step, sums, world_size=ranks.world_size, unreadable=self._unreadable))
 
     def _newest_whole(self) -> int | None:
         step, problems = self._store.newest_whole(self._unreadable)
@@ -69,6 +76,8 @@ class SharedTier:
             require_resumable(self._store.root, step, problems)
         for problem in problems:
             logger().warning(line(0, f"skipped a checkpoint: {problem}"))
+        if step is None and (problems or self._store.leftovers()):
+            logger().warning(line(0, f"nothing in {self._store.root} can be resumed from: it starts over at step 0"))
         return step
 
     def _changed(self, step: int, ranks: Ranks) -> str | None:

@@ -47,6 +47,10 @@ class CheckpointStore:
         """Steps with a marker, oldest first."""
         return sorted(step for step, path in self._directories() if (path / MARKER).exists())
 
+    def leftovers(self) -> list[int]:
+        """Steps whose save was cut."""
+        return sorted(step for step, path in self._directories() if not (path / MARKER).exists())
+
     def newest_whole(self, unreadable: Mapping[int, str] = MappingProxyType({})) -> tuple[int | None, list[str]]:
         """The newest committed step whose files are all there, and what is wrong with each newer one."""
         problems: list[str] = []
@@ -69,6 +73,16 @@ class CheckpointStore:
             shutil.rmtree(path)
         path.mkdir(parents=True)
         return f"{path} was left by a save that did not finish: replaced" if leftover else None
+
+    def discard(self, step: int) -> int:
+        """Remove what a failed save has left, which may have filled the disk; returns the MB that were free before.
+
+        torch's writer reports a full disk as an error in its own file format, so the number is part of the message.
+        """
+        free = shutil.disk_usage(self.root).free
+        if not (self.path(step) / MARKER).exists():
+            shutil.rmtree(self.path(step), ignore_errors=True)
+        return free >> 20
 
     def commit(
         self, step: int, sums: Sums, *, world_size: int, unreadable: Mapping[int, str] = MappingProxyType({})
