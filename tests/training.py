@@ -48,6 +48,8 @@ class Options:
     """How the session is left: ``normal``, ``exception`` or ``exit``."""
     early: bool = False
     """Leave in the step after the last checkpoint, in the middle of the loop."""
+    stop_at: int | None = None
+    """Begin this step and do no more."""
     extra_from: int | None = None
     """From this step on the state has one more object with tensors of its own."""
     local: str | None = None
@@ -100,6 +102,9 @@ def train(options: Options, look: Callable[[str, int, nn.Module], None] = lambda
         session.settle(lambda: forward_backward(wrapped, 0, rank))
         for step in session.steps(start, options.steps):
             time.sleep(options.step_s)
+            if step == options.stop_at:
+                note("stopped", step, "-")
+                time.sleep(3600)
             optimizer.zero_grad()
             forward_backward(wrapped, step, rank)
             optimizer.step()

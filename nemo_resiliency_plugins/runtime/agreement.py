@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from nemo_resiliency_plugins.errors import CheckpointError, ResiliencyError
 
 Json = TypeVar("Json", bound="int | None")
+Value = TypeVar("Value")
 
 
 class Ranks:
@@ -79,6 +80,21 @@ class Ranks:
     def first_problem(self, problem: str | None) -> str | None:
         """The problem of the lowest rank that has one, on all ranks."""
         return next((text for text in self.gather(problem) if text is not None), None)
+
+    def each(self, action: Callable[[], Value]) -> Value:
+        """Do something on every rank; it must hold no collective that one rank could leave alone.
+
+        Raises:
+            CheckpointError: on all ranks, where one met an OSError, torch's RuntimeError, or an error of this package.
+        """
+        problem = result = None
+        try:
+            result = action()
+        except (OSError, RuntimeError, ResiliencyError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        if first := self.first_problem(problem):
+            raise CheckpointError(first)
+        return cast(Value, result)
 
     def _text_from_rank0(self, text: str) -> str:
         import torch

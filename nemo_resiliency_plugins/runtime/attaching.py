@@ -53,7 +53,7 @@ class Wanted:
 
 
 def make_checkpointer(
-    ranks: Ranks, wanted: Wanted, config: CheckpointConfig, reporter: Reporter
+    ranks: Ranks, wanted: Wanted, config: CheckpointConfig, reporter: Reporter, node: str
 ) -> tuple[Checkpointer, list[torch.nn.Module]]:
     """Collective. The checkpointer, and the modules that it knows of."""
     state, root, functions = wanted.state, wanted.root, wanted.functions
@@ -70,5 +70,5 @@ def make_checkpointer(
     if config.ckpt_format != "torch_dist":
         rule = "is not written by the session"
         raise ConfigError("CheckpointConfig.ckpt_format", config.ckpt_format, rule, "Give save=, load= and latest=.")
-    checkpointer = DcpCheckpointer(root, state, ranks, reporter, keep=wanted.keep, config=config)
+    checkpointer = DcpCheckpointer(root, state, ranks, reporter, keep=wanted.keep, config=config, node=node)
     return checkpointer, checkpointer.state.models

@@ -33,9 +33,9 @@ class Loop:
         lost = "; the checkpoint asked for in it was not written" if self.save_asked else ""
         return f"the loop was left in the middle of step {self.in_step}, use stop() instead of break{lost}"
 
-    def resume(self, step: int | None) -> int:
-        """Take over the step of a checkpoint; returns the step to go on with."""
-        self.saved, self.completed = step, step or 0
+    def resume(self, step: int | None, *, saved: bool) -> int:
+        """Take over the step of a checkpoint, ``saved`` if of the global tier; returns the step to go on with."""
+        self.saved, self.completed = step if saved else None, step or 0
         return self.completed
 
     def step_ends(self, step: int) -> bool:

@@ -25,7 +25,7 @@ from nemo_resiliency_plugins.contract import (
 from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.runtime import watch, watching
 from nemo_resiliency_plugins.runtime.checkpoint.manager import Checkpointer
-from nemo_resiliency_plugins.runtime.checkpoint.reporting import Reporter
+from nemo_resiliency_plugins.runtime.checkpoint.reporting import GLOBAL, Reporter
 from nemo_resiliency_plugins.runtime.effective import is_strict, resolve
 from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure
 from nemo_resiliency_plugins.runtime.faults import FaultInjector
@@ -141,15 +141,16 @@ class Session:
         self._loop.every = every
         self._shared_ranks = make_ranks(self._identity, process_group)
         wanted = Wanted(state, root, every, keep, (save, load, latest))
-        reporter = Reporter(self._identity.rank, self._events, self._note_progress)
+        reporter = Reporter(self._identity.rank, self._events, lambda step: self._leave(progress_path, f"{step}\n"))
         self._checkpointer, self._models = make_checkpointer(
-            self._shared_ranks, wanted, self._checkpoint_config, reporter
+            self._shared_ranks, wanted, self._checkpoint_config, reporter, self._identity.node
         )
         self._detection.start_learning(root or self._identity.directory, self._shared_ranks.maximum)
         began = time.monotonic()
         resumed = self._checkpointer.resume()
-        self._events.emit("resumed", step=resumed, seconds=time.monotonic() - began)
-        return self._loop.resume(resumed)
+        tier = self._checkpointer.tier
+        self._events.emit("resumed", step=resumed, tier=tier, seconds=time.monotonic() - began)
+        return self._loop.resume(resumed, saved=tier == GLOBAL)
 
     def steps(self, start: int, stop: int) -> Iterator[int]:
         """The steps ``start`` to ``stop - 1``, each watched; collective where a checkpoint is due, and at the end.
@@ -271,9 +272,6 @@ class Session:
         with self._detection.section(CHECKPOINTING):
             self._checkpointer.drain()
 
-    def _note_progress(self, step: int) -> None:
-        self._leave(progress_path, f"{step}\n")
-
     def _leave(self, path: Callable[[Path, Attempt], Path], text: str) -> None:
         """Tell the batch script something, where there is a directory for it."""
         if self._identity.directory is not None:
@@ -294,6 +292,8 @@ class Session:
         if first:
             self._events.emit("first_step", step=step)
         due = self._loop.step_ends(step)
-        self._checkpointer.step_ends(self._loop.completed, saving=due)
+        if self._checkpointer.step_ends(self._loop.completed, saving=due):
+            with self._detection.section(CHECKPOINTING):
+                self._checkpointer.save_locally(self._loop.completed)
         if due:
             self.save()

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nemo_resiliency_plugins.config import CheckpointConfig
 from nemo_resiliency_plugins.runtime.agreement import Ranks
-from nemo_resiliency_plugins.runtime.checkpoint.reporting import GLOBAL, Reporter, Save
+from nemo_resiliency_plugins.runtime.checkpoint.reporting import GLOBAL, LOCAL, Reporter, Save
 from nemo_resiliency_plugins.runtime.checkpoint.saving import make_saver
+from nemo_resiliency_plugins.runtime.log import line, logger
+
+if TYPE_CHECKING:
+    from nemo_resiliency_plugins.runtime.checkpoint.local import LocalTier
+    from nemo_resiliency_plugins.runtime.checkpoint.shared import SharedTier
 
 
 class Checkpointer:
@@ -19,6 +24,9 @@ class Checkpointer:
     All but :meth:`step_ends` and :meth:`close` are collectives; CheckpointErrors come to all ranks alike.
     """
 
+    tier: str | None = None
+    """That which was resumed from."""
+
     def resume(self) -> int | None:
         """Restore the newest checkpoint and return its step; None where none was ever written."""
         return None
@@ -26,8 +34,16 @@ class Checkpointer:
     def save(self, step: int, loss: float | None) -> None:
         """Save the state after ``step`` steps; whether and when it is durable is reported."""
 
-    def step_ends(self, completed: int, *, saving: bool) -> None:
-        """``completed`` steps are in the state; ``saving``: :meth:`save` follows."""
+    def step_ends(self, completed: int, *, saving: bool) -> bool:
+        """``completed`` steps are in the state, and :meth:`save` follows if ``saving``.
+
+        Returns:
+            Whether :meth:`save_locally` is due.
+        """
+        return False
+
+    def save_locally(self, step: int) -> None:
+        """:meth:`save`, to the local tier."""
 
     def drain(self) -> None:
         """Return when the last save is durable."""
@@ -55,6 +71,7 @@ class UserCheckpointer(Checkpointer):
         step = self._ranks.decide(self._latest)
         if step is not None:
             self._load(step)
+            self.tier = GLOBAL
         return step
 
     def save(self, step: int, loss: float | None) -> None:
@@ -65,7 +82,7 @@ class UserCheckpointer(Checkpointer):
 
 
 class DcpCheckpointer(Checkpointer):
-    """torch.distributed.checkpoint's format, see :class:`SharedTier`."""
+    """torch.distributed.checkpoint's format, see :class:`SharedTier`, and the local tier where one is configured."""
 
     def __init__(
         self,
@@ -76,34 +93,70 @@ class DcpCheckpointer(Checkpointer):
         *,
         keep: int,
         config: CheckpointConfig,
+        node: str = "",
     ) -> None:
         from nemo_resiliency_plugins.runtime.checkpoint.shared import SharedTier
         from nemo_resiliency_plugins.runtime.checkpoint.state import TrainingState
 
         self.state = TrainingState(state)
-        self._shared = SharedTier(root, keep=keep, start_over=config.start_over)
         self._ranks = ranks
+        self._shared = SharedTier(root, keep=keep, start_over=config.start_over)
+        self._local = make_local_tier(config, node, ranks, self._shared)
+        self._local_every = config.non_persistent_save_interval
         self._saver = make_saver(config, ranks, reporter)
         self._proven = False
 
     def resume(self) -> int | None:
-        """Falls back to older checkpoints, all ranks together, when one turns out to be damaged."""
-        while (step := self._shared.newest(self._ranks)) is not None:
-            if self._shared.load(step, self.state, self._ranks):
-                break
-        return step
+        """The newest of both tiers; falls back, all ranks together, when one turns out to be damaged."""
+        while True:
+            step = self._shared.newest(self._ranks)
+            found = self._local and self._local.newest(self._ranks, newer_than=-1 if step is None else step)
+            if self._local and found:
+                if self._local.load(found, self.state, self._ranks):
+                    self.tier = LOCAL
+                    return found.save[0]
+            elif step is None:
+                self._shared.start_over(self._ranks)
+                return None
+            elif self._shared.load(step, self.state, self._ranks):
+                self.tier = GLOBAL
+                return step
 
     def save(self, step: int, loss: float | None) -> None:
-        if not self._proven:
-            self.state.require_loadable()  # what was empty at attach() has values now
-            self._proven = True
+        self._prove()
         self._saver.run(Save(step, GLOBAL, loss), self.state.gather, partial(self._shared.save, step))
 
-    def step_ends(self, completed: int, *, saving: bool) -> None:
+    def step_ends(self, completed: int, *, saving: bool) -> bool:
         self._saver.boundary()
+        every = self._local_every
+        return self._local is not None and every is not None and completed % every == 0 and not saving
+
+    def save_locally(self, step: int) -> None:
+        if self._local is not None:
+            self._prove()
+            self._saver.run(Save(step, LOCAL, None), self.state.gather, partial(self._local.save, step))
 
     def drain(self) -> None:
         self._saver.drain()
 
     def close(self) -> None:
         self._saver.close()
+
+    def _prove(self) -> None:
+        if not self._proven:
+            self.state.require_loadable()  # what was empty at attach() has values now
+            self._proven = True
+
+
+def make_local_tier(config: CheckpointConfig, node: str, ranks: Ranks, shared: SharedTier) -> LocalTier | None:
+    """Collective. None where it was not asked for; half a request is no tier either, and rank 0 says so."""
+    directory, every = config.non_persistent_local_ckpt_dir, config.non_persistent_save_interval
+    if directory is None or every is None:
+        if (directory, every) != (None, None) and ranks.rank == 0:
+            text = "no local tier: it needs non_persistent_local_ckpt_dir and non_persistent_save_interval"
+            logger().warning(line(0, text))
+        return None
+    from nemo_resiliency_plugins.runtime.checkpoint.local import LocalTier
+
+    root = Path(directory).expanduser().absolute() / f"{shared.training_id(ranks):012x}"
+    return LocalTier(root, node, ranks, parallel=config.non_persistent_local_ckpt_algo == "fully_parallel")

@@ -40,11 +40,7 @@ class SharedTier:
         return True
 
     def newest(self, ranks: Ranks) -> int | None:
-        """The newest step whose files are what was saved; None where nothing was ever committed.
-
-        Raises:
-            CheckpointError: committed checkpoints are there and none is whole.
-        """
+        """The newest step whose files are what was saved, or None; what is skipped is said."""
         while True:
             step = ranks.decide(self._newest_whole)
             problem = None if step is None else self._changed(step, ranks)
@@ -72,13 +68,28 @@ class SharedTier:
 
     def _newest_whole(self) -> int | None:
         step, problems = self._store.newest_whole(self._unreadable)
-        if not self._start_over:
-            require_resumable(self._store.root, step, problems)
         for problem in problems:
             logger().warning(line(0, f"skipped a checkpoint: {problem}"))
-        if step is None and (problems or self._store.leftovers()):
-            logger().warning(line(0, f"nothing in {self._store.root} can be resumed from: it starts over at step 0"))
         return step
+
+    def start_over(self, ranks: Ranks) -> None:
+        """Nothing can be resumed from.
+
+        Raises:
+            CheckpointError: committed checkpoints are there, and to start over was not asked for.
+        """
+        ranks.decide(self._check_start_over)
+
+    def _check_start_over(self) -> None:
+        _, problems = self._store.newest_whole(self._unreadable)
+        if not self._start_over:
+            require_resumable(self._store.root, None, problems)
+        if problems or self._store.leftovers():
+            logger().warning(line(0, f"nothing in {self._store.root} can be resumed from: it starts over at step 0"))
+
+    def training_id(self, ranks: Ranks) -> int:
+        """A number that this directory of checkpoints has and no other one."""
+        return ranks.decide(self._store.training_id)
 
     def _changed(self, step: int, ranks: Ranks) -> str | None:
         """Each rank reads its share of the files."""
@@ -99,12 +110,5 @@ class SharedTier:
         return True
 
     def _sum_up(self, files: list[Path], ranks: Ranks) -> checksums.Sums:
-        mine: dict[str, checksums.Sum] = {}
-        problem = None
-        try:
-            mine = checksums.of_files(files)
-        except OSError as error:
-            problem = f"cannot be read back: {error!r}"
-        if agreed := ranks.first_problem(problem):
-            raise CheckpointError(agreed)
+        mine = ranks.each(lambda: checksums.of_files(files))
         return {name: entry for part in ranks.gather(mine) for name, entry in part.items()}

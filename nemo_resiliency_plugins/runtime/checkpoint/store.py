@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ from nemo_resiliency_plugins.runtime.checkpoint.checksums import Sum, Sums
 MANIFEST = "manifest.json"
 MARKER = "COMMITTED"
 POINTER = "latest"
+TRAINING = "training_id"
 NAME = re.compile(r"step_(\d{9,})")
 
 
@@ -107,6 +109,13 @@ class CheckpointStore:
         """The name of the directory that was committed last."""
         path = self.root / POINTER
         return path.read_text().strip() if path.exists() else None
+
+    def training_id(self) -> int:
+        """A number of this directory's own: what a node has kept for another one is not taken for ours."""
+        path = self.root / TRAINING
+        if not path.exists():
+            write_atomically(path, f"{secrets.randbits(48)}\n")
+        return int(path.read_text())
 
     def is_whole(self, step: int) -> bool:
         return self._problem(step) is None
