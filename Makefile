@@ -25,6 +25,7 @@ test-all: lint
 bench: .venv/installed
 	$(BIN)/python -m tests.benchmarks.recovery
 	$(BIN)/python -m tests.benchmarks.slurm_recovery
+	$(BIN)/python -m tests.benchmarks.checkpoint
 
 lint: .venv/installed
 	$(BIN)/ruff check .
