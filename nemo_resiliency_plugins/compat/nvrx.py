@@ -9,6 +9,7 @@ import importlib
 import importlib.metadata
 import logging
 import math
+import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -195,3 +196,65 @@ class MonitorClient:
         except self._errors:
             # A socket that the launcher has cut already needs no shutdown.
             self._client.is_initialized = False
+
+
+class WorkerLost(Exception):
+    """The process that writes checkpoints has died or does not answer."""
+
+
+class CheckpointWorker:
+    """NVRx's persistent process that copies tensors from the GPU and writes them in DCP's format, for one rank.
+
+    Needs CUDA: the worker of every version sets a device up.
+    """
+
+    POLL_S = 0.05
+
+    def __init__(self) -> None:
+        package = "nvidia_resiliency_ext.checkpointing.async_ckpt"
+        self._core = importlib.import_module(f"{package}.core")
+        self._files = importlib.import_module(f"{package}.filesystem_async")
+        self._saver = importlib.import_module(f"{package}.state_dict_saver")
+        self._has_options = _numbers(check_version(installed_version())) >= (0, 5)
+        # 0.5.0's default worker outlives a rank that was killed; a daemon may start no processes, hence also below.
+        self._queue = self._core.AsyncCallsQueue(persistent=True, **({"is_daemon": True} if self._has_options else {}))
+
+    def plan(self, state: dict[str, Any], path: Path, planner: Any, group: Any) -> tuple[Any, Any]:
+        """Collective. The writer that holds this rank's part, and rank 0's metadata.
+
+        Nothing is cached: the checks for reuse (all versions) assume that no key is ever added.
+        """
+        options = {"is_multiproc_io": False} if self._has_options else {}
+        writer = self._files.FileSystemWriterAsync(path, **options)
+        writer, metadata, _ = self._saver.save_state_dict_async_plan(state, writer, group, planner=planner)
+        return writer, metadata
+
+    def start(self, writer: Any) -> None:
+        """Return when the worker has copied the tensors; without a bound, so not for the thread that trains."""
+        function, preload, arguments = writer.get_save_function_and_args()
+        request = self._core.AsyncRequest(function, tuple(arguments), [], preload_fn=preload, async_fn_kwargs={})
+        self._queue.schedule_async_request(request)
+
+    def wait(self, timeout_s: float) -> None:
+        """Raises WorkerLost: NVRx's own blocking wait never returns when the worker has died (0.4.1 to 0.7.0)."""
+        end = time.monotonic() + timeout_s
+        while self._queue.get_num_unfinalized_calls():
+            self._queue.maybe_finalize_async_calls(blocking=False, no_dist=True)
+            if time.monotonic() > end or not self._is_alive():
+                raise WorkerLost("the process that writes checkpoints has died or does not answer")
+            time.sleep(self.POLL_S)
+
+    def close(self) -> None:
+        """End the process; what it has not finished is lost."""
+        caller = self._queue.persistent_caller
+        process = caller.process if caller is not None else None
+        if process is not None and (self._queue.get_num_unfinalized_calls() or not process.is_alive()):
+            process.kill()
+            process.join()
+            caller.process = None
+            self._queue.async_calls.clear()
+        self._queue.close()
+
+    def _is_alive(self) -> bool:
+        caller = self._queue.persistent_caller
+        return caller is None or caller.process is None or bool(caller.process.is_alive())

@@ -66,7 +66,9 @@ class Harness:
     def __init__(self, root: Path, *, tolerated: int, timeout_s: float) -> None:
         self.root = root
         reporter = Reporter(0, EventLog(root, Attempt(), 0), lambda step: None)
-        self.saver = BackgroundSaver(Ranks(), reporter, tolerated=tolerated, timeout_s=timeout_s)
+        self.saver = BackgroundSaver(
+            Ranks(), reporter, tolerated=tolerated, timeout_s=timeout_s, stagings={GLOBAL: Staging()}
+        )
 
     def run(self, step: int, write: Write, gather: Callable[[], Content] = content) -> None:
         self.saver.run(Save(step, GLOBAL, None), gather, write)

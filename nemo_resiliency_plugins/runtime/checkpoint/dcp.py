@@ -32,15 +32,29 @@ def write(path: Path, content: Content, ranks: Ranks) -> list[Path]:
     Raises:
         CheckpointError: on all ranks, when one of them could not write.
     """
-    with _reporting(path):
+    with reporting(path):
         save(
-            {**content.tensors, HOST.format(rank=ranks.rank): content.host},
+            flat(content, ranks),
             storage_writer=FileSystemWriter(path),
-            # Nothing is cached from one save to the next, since a state may get new keys.
-            planner=DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
+            planner=planner(),
             process_group=ranks.group,
             no_dist=ranks.alone,
         )
+    return files_of(path, ranks)
+
+
+def flat(content: Content, ranks: Ranks) -> dict[str, Any]:
+    """The state dict that stands for ``content``."""
+    return {**content.tensors, HOST.format(rank=ranks.rank): content.host}
+
+
+def planner() -> DefaultSavePlanner:
+    """For a state dict that is flat already. It caches nothing from save to save, since a state may get new keys."""
+    return DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+
+def files_of(path: Path, ranks: Ranks) -> list[Path]:
+    """What this rank has written."""
     metadata = [path / ".metadata"] if ranks.rank == 0 else []
     return [*sorted(path.glob(f"__{ranks.rank}_*")), *metadata]
 
@@ -54,21 +68,21 @@ def read(path: Path, state: TrainingState, ranks: Ranks, *, saved_by: int) -> No
     content = state.gather()
     entry = HOST.format(rank=ranks.rank % saved_by)
     known = SafeReader(path).read_metadata().state_dict_metadata
-    flat: dict[str, Any] = {**state.leave_out(content.tensors, known), entry: content.host}
-    with _reporting(path):
+    found: dict[str, Any] = {**state.leave_out(content.tensors, known), entry: content.host}
+    with reporting(path):
         load(
-            flat,
+            found,
             storage_reader=SafeReader(path),
             planner=SafePlanner(),
             process_group=ranks.group,
             no_dist=ranks.alone,
         )
-    host = flat.pop(entry)
-    state.scatter(Content(flat, host))
+    host = found.pop(entry)
+    state.scatter(Content(found, host))
 
 
 @contextmanager
-def _reporting(path: Path) -> Iterator[None]:
+def reporting(path: Path) -> Iterator[None]:
     """torch's CheckpointException is a BaseException, and holds what each rank met, with its traceback."""
     # A filter that stays: catch_warnings would change those of all threads, and put them back at the wrong time.
     warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from nemo_resiliency_plugins.compat.nvrx import installed_version
 from nemo_resiliency_plugins.config import CheckpointConfig
 from nemo_resiliency_plugins.errors import CheckpointError
 from nemo_resiliency_plugins.runtime.agreement import Ranks
-from nemo_resiliency_plugins.runtime.checkpoint.reporting import Reporter, Save
+from nemo_resiliency_plugins.runtime.checkpoint.reporting import GLOBAL, LOCAL, Reporter, Save
 from nemo_resiliency_plugins.runtime.log import line, logger
 
 if TYPE_CHECKING:
+    from nemo_resiliency_plugins.runtime.checkpoint.staging import Staging
     from nemo_resiliency_plugins.runtime.checkpoint.state import Content
 
 Gather = Callable[[], "Content"]
@@ -75,13 +77,14 @@ class BackgroundSaver(Saver):
     Args:
         ranks: all ranks, in a group that no other thread uses and whose collectives end after ``timeout_s``.
         timeout_s: seconds to wait for a writer before it counts as dead.
+        stagings: what copies the state, for each tier.
     """
 
-    def __init__(self, ranks: Ranks, reporter: Reporter, *, tolerated: int, timeout_s: float) -> None:
-        from nemo_resiliency_plugins.runtime.checkpoint.staging import Staging
-
+    def __init__(
+        self, ranks: Ranks, reporter: Reporter, *, tolerated: int, timeout_s: float, stagings: Mapping[str, Staging]
+    ) -> None:
         super().__init__(ranks, reporter, tolerated=tolerated)
-        self._staging = Staging()
+        self._stagings = stagings
         self._timeout_s = timeout_s
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -91,12 +94,15 @@ class BackgroundSaver(Saver):
 
     def run(self, save: Save, gather: Gather, write: Write) -> None:
         self._finish_previous()
-        content = self._staging.copy(gather())
+        staging = self._stagings[save.tier]
+        content = staging.copy(gather())
         # No executor: the interpreter joins the threads of one at its end, also one that hangs in a dead file system.
         self._thread = threading.Thread(
             target=self._work, args=(save, content, write), name=f"writer of the {save}", daemon=True
         )
         self._thread.start()
+        if not staging.await_copied(self._thread, self._timeout_s):
+            self._await_writer()
         self._reporter.scheduled(save)
 
     def boundary(self) -> None:
@@ -115,6 +121,8 @@ class BackgroundSaver(Saver):
             self._await_writer()
         except CheckpointError as error:
             logger().warning(line(self._ranks.rank, f"{error}; it stays without its marker"))
+        for staging in self._stagings.values():
+            staging.close()
 
     def _finish_previous(self) -> None:
         self._await_writer()
@@ -165,5 +173,25 @@ def make_saver(config: CheckpointConfig, ranks: Ranks, reporter: Reporter) -> Sa
     """Collective."""
     if not config.async_save:
         return Saver(ranks, reporter, tolerated=config.tolerated_save_failures)
-    own = Ranks(timeout=timedelta(seconds=config.drain_timeout_s))
-    return BackgroundSaver(own, reporter, tolerated=config.tolerated_save_failures, timeout_s=config.drain_timeout_s)
+    timeout_s = config.drain_timeout_s
+    return BackgroundSaver(
+        Ranks(timeout=timedelta(seconds=timeout_s)),
+        reporter,
+        tolerated=config.tolerated_save_failures,
+        timeout_s=timeout_s,
+        stagings=make_stagings(ranks, timeout_s),
+    )
+
+
+def make_stagings(ranks: Ranks, timeout_s: float) -> Mapping[str, Staging]:
+    """NVRx's process serves the global tier where the GPUs are and NVRx is installed; else all is copied here."""
+    import torch
+
+    from nemo_resiliency_plugins.runtime.checkpoint.staging import Staging
+
+    plain = Staging()
+    if ranks.alone or not torch.cuda.is_available() or installed_version() is None:
+        return {GLOBAL: plain, LOCAL: plain}
+    from nemo_resiliency_plugins.runtime.checkpoint.gpu_staging import GpuStaging
+
+    return {GLOBAL: GpuStaging(timeout_s), LOCAL: plain}

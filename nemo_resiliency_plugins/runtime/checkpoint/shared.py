@@ -61,7 +61,8 @@ class SharedTier:
         return agreed is None
 
     def _write(self, step: int, content: Content, ranks: Ranks) -> None:
-        files = dcp.write(self._store.path(step), content, ranks)
+        write = content.write or dcp.write
+        files = write(self._store.path(step), content, ranks)
         sums = self._sum_up(files, ranks)
         self._unreadable.pop(step, None)
         ranks.decide(lambda: self._store.commit(step, sums, world_size=ranks.world_size, unreadable=self._unreadable))

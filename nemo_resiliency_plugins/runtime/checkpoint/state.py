@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import io
 import pickle
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.checkpoint.state_dict import (
@@ -21,6 +22,9 @@ from torch.distributed.tensor import DTensor
 from nemo_resiliency_plugins.errors import CheckpointError, ConfigError
 from nemo_resiliency_plugins.runtime import rng
 
+if TYPE_CHECKING:
+    from nemo_resiliency_plugins.runtime.agreement import Ranks
+
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 RNG = "rng"
 WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module")
@@ -29,10 +33,14 @@ WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module")
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """What one rank saves: tensors by flat name, and everything else it has, by object."""
+    """What one rank saves: tensors by flat name, and everything else it has, by object.
+
+    ``write`` takes the place of :func:`dcp.write` where something else than this process holds the copy.
+    """
 
     tensors: dict[str, torch.Tensor]
     host: dict[str, Any]
+    write: Callable[[Path, Content, Ranks], list[Path]] | None = None
 
 
 class TrainingState:
