@@ -11,7 +11,7 @@ A training script opens one session, and everything else hangs on that object::
 
 from __future__ import annotations
 
-from nemo_resiliency_plugins.config import FaultToleranceConfig
+from nemo_resiliency_plugins.config import CheckpointConfig, FaultToleranceConfig
 from nemo_resiliency_plugins.runtime.session import Session, session
 
-__all__ = ["FaultToleranceConfig", "Session", "session"]
+__all__ = ["CheckpointConfig", "FaultToleranceConfig", "Session", "session"]

@@ -8,10 +8,17 @@ import pytest
 from typer.testing import CliRunner
 
 import nemo_resiliency_plugins
-from nemo_resiliency_plugins import FaultToleranceConfig, FaultTolerancePlugin, PreemptionPlugin, runtime
+from nemo_resiliency_plugins import (
+    CheckpointConfig,
+    FaultToleranceConfig,
+    FaultTolerancePlugin,
+    PreemptionPlugin,
+    runtime,
+)
 from nemo_resiliency_plugins.cli.main import app
 
 PUBLIC = [
+    "CheckpointConfig",
     "CheckpointError",
     "ConfigError",
     "ConflictError",
@@ -57,6 +64,12 @@ FEATURE_DOCUMENT = {
         "simulated_fault_type": "random",
         "simulated_fault_rank": None,
         "simulated_fault_base_delay": 0,
+    },
+    CheckpointConfig: {
+        "async_save": False,
+        "ckpt_format": "torch_dist",
+        "non_persistent_local_ckpt_dir": None,
+        "non_persistent_local_ckpt_algo": "fully_parallel",
     },
 }
 

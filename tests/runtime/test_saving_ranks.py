@@ -144,7 +144,7 @@ def kill_and_resume(root: Path, seed: int, mode: str) -> None:
     draw = random.Random(seed)
     options = Options(steps=10**6, every=2, step_s=0.01, write_s=0.02, width=256, checkpoint=MODES[mode])
     known: dict[int, str] = {}
-    for _ in range(2):
+    for _ in range(3):
         with started(root, 2, train, options) as group:
             await_steps(group, draw.randrange(4, 9), then_s=draw.random() * 0.1)
             safe = durable(group)

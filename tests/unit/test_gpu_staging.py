@@ -33,7 +33,7 @@ class Worker:
         self.state = state
         return self, "metadata"
 
-    def start(self, writer: Any) -> None:
+    def start(self, writer: Any, timeout_s: float) -> None:
         pass
 
     def wait(self, timeout_s: float) -> None:

@@ -58,8 +58,6 @@ class GpuStaging(Staging):
     def _write(self, path: Path, content: Content, ranks: Ranks) -> list[Path]:
         with dcp.reporting(path):
             writer, metadata = self._worker.plan(dcp.flat(content, ranks), path, dcp.planner(), ranks.group)
-        self._worker.start(writer)
-        self._released.set()
         results: list[Any] = [None] * ranks.world_size
         dist.all_gather_object(results, self._results(writer), group=ranks.group)
         problem = next((result for result in results if isinstance(result, str)), None)
@@ -71,6 +69,8 @@ class GpuStaging(Staging):
     def _results(self, writer: Any) -> Any:
         """What NVRx needs to know of the written files, or in words why it is not there."""
         try:
+            self._worker.start(writer, self._timeout_s)
+            self._released.set()
             self._worker.wait(self._timeout_s)
             results = writer.retrieve_write_results()
         except WorkerLost as error:

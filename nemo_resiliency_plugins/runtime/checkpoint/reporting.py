@@ -44,10 +44,10 @@ class Reporter:
         self._rank, self._events, self._progress = rank, events, progress
 
     def scheduled(self, save: Save) -> None:
-        """The state is copied, its writer has started, and the training goes on."""
+        """Its writer is about to start; the training has been held since the save began."""
         self._events.emit("checkpoint_scheduled", step=save.step, tier=save.tier, seconds=save.seconds)
         if self._rank == 0:
-            logger().info(line(0, f"Scheduling async checkpoint save: {save}, stalled {save.seconds:.3f} s"))
+            logger().info(line(0, f"Scheduling async checkpoint save: {save}"))
 
     def durable(self, save: Save, *, written: bool) -> None:
         """It can be resumed from; ``written`` is False where it was there before."""

@@ -100,10 +100,10 @@ class BackgroundSaver(Saver):
         self._thread = threading.Thread(
             target=self._work, args=(save, content, write), name=f"writer of the {save}", daemon=True
         )
+        self._reporter.scheduled(save)
         self._thread.start()
         if not staging.await_copied(self._thread, self._timeout_s):
             self._await_writer()
-        self._reporter.scheduled(save)
 
     def boundary(self) -> None:
         with self._lock:
