@@ -59,9 +59,10 @@ def make_checkpointer(
     state, root, functions = wanted.state, wanted.root, wanted.functions
     save, load, latest = functions
     if save and load and latest and state is None:
-        if config.async_save:
-            rule = "cannot be used with save=, load= and latest=: the session knows nothing of that format"
-            raise ConfigError("CheckpointConfig.async_save", True, rule, "Attach state=, or set it to False.")
+        for name in ("async_save", "non_persistent_local_ckpt_dir"):
+            if value := getattr(config, name):
+                rule = "cannot be used with save=, load= and latest=: the session knows nothing of that format"
+                raise ConfigError(f"CheckpointConfig.{name}", value, rule, "Attach state=, or leave it out.")
         return UserCheckpointer(ranks, reporter, save=save, load=load, latest=latest), []
     if state is None or root is None or any(functions):
         given = {"state": state is not None, "directory": root is not None, "functions": sum(map(bool, functions))}

@@ -8,6 +8,7 @@ from torch import nn
 
 from nemo_resiliency_plugins import runtime
 from nemo_resiliency_plugins.config import CheckpointConfig
+from nemo_resiliency_plugins.contract import variable
 from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.runtime.effective import resolve
 
@@ -51,9 +52,12 @@ def attach(**given: Any) -> None:
         session.attach(**given)
 
 
-def test_a_format_of_the_users_own_is_not_saved_asynchronously(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NRP_CHECKPOINT__ASYNC_SAVE", "true")
-    with pytest.raises(ConfigError, match=r"async_save.*cannot be used with save=, load= and latest="):
+@pytest.mark.parametrize(("field", "value"), [("async_save", "true"), ("non_persistent_local_ckpt_dir", "/tmp/x")])
+def test_a_format_of_the_users_own_is_saved_by_its_functions_alone(
+    monkeypatch: pytest.MonkeyPatch, field: str, value: str
+) -> None:
+    monkeypatch.setenv(variable("checkpoint", field), value)
+    with pytest.raises(ConfigError, match=rf"{field}.*cannot be used with save=, load= and latest="):
         attach(save=lambda step: None, load=lambda step: None, latest=lambda: None)
 
 
