@@ -26,6 +26,7 @@ bench: .venv/installed
 	$(BIN)/python -m tests.benchmarks.recovery
 	$(BIN)/python -m tests.benchmarks.slurm_recovery
 	$(BIN)/python -m tests.benchmarks.preemption
+	$(BIN)/python -m tests.benchmarks.checkpoint
 
 lint: .venv/installed
 	$(BIN)/ruff check .

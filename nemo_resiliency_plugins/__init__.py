@@ -8,6 +8,7 @@ from typing import Any
 _HOMES = {
     "FaultTolerancePlugin": "nemo_resiliency_plugins.plugins.fault_tolerance",
     "PreemptionPlugin": "nemo_resiliency_plugins.plugins.preemption",
+    "CheckpointConfig": "nemo_resiliency_plugins.config",
     "FaultScript": "nemo_resiliency_plugins.config",
     "FaultToleranceConfig": "nemo_resiliency_plugins.config",
     "PreemptionConfig": "nemo_resiliency_plugins.config",

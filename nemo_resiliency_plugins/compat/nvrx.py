@@ -9,8 +9,10 @@ import importlib
 import importlib.metadata
 import logging
 import math
+import threading
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +197,82 @@ class MonitorClient:
         except self._errors:
             # A socket that the launcher has cut already needs no shutdown.
             self._client.is_initialized = False
+
+
+class WorkerLost(Exception):
+    """The process that writes checkpoints has died or does not answer."""
+
+
+class CheckpointWorker:
+    """NVRx's persistent process that copies tensors from the GPU and writes them in DCP's format, for one rank.
+
+    Needs CUDA: the worker of every version sets a device up.
+    """
+
+    POLL_S = 0.01
+
+    def __init__(self) -> None:
+        package = "nvidia_resiliency_ext.checkpointing.async_ckpt"
+        self._core = importlib.import_module(f"{package}.core")
+        self._files = importlib.import_module(f"{package}.filesystem_async")
+        self._saver = importlib.import_module(f"{package}.state_dict_saver")
+        self._lost = False
+        self._has_options = _numbers(check_version(installed_version())) >= (0, 5)
+        # 0.5.0's default worker outlives a rank that was killed; a daemon may start no processes, hence also below.
+        self._queue = self._core.AsyncCallsQueue(persistent=True, **({"is_daemon": True} if self._has_options else {}))
+
+    def plan(self, state: dict[str, Any], path: Path, planner: Any, group: Any) -> tuple[Any, Any]:
+        """Collective. The writer that holds this rank's part, and rank 0's metadata.
+
+        Nothing is cached: the checks for reuse (all versions) assume that no key is ever added.
+        """
+        options = {"is_multiproc_io": False} if self._has_options else {}
+        writer = self._files.FileSystemWriterAsync(path, **options)
+        writer, metadata, _ = self._saver.save_state_dict_async_plan(state, writer, group, planner=planner)
+        return writer, metadata
+
+    def start(self, writer: Any, timeout_s: float) -> None:
+        """Return when the worker has copied the tensors.
+
+        Raises:
+            WorkerLost: NVRx's own waits, here and below, never return when the worker has died (0.4.1 to 0.7.0).
+        """
+        function, preload, arguments = writer.get_save_function_and_args()
+        request = self._core.AsyncRequest(function, tuple(arguments), [], preload_fn=preload, async_fn_kwargs={})
+        handing_over = threading.Thread(target=self._queue.schedule_async_request, args=(request,), daemon=True)
+        handing_over.start()
+        self._await(lambda: not handing_over.is_alive(), timeout_s)
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when the worker has written. Raises WorkerLost."""
+
+        def is_done() -> bool:
+            self._queue.maybe_finalize_async_calls(blocking=False, no_dist=True)
+            return not self._queue.get_num_unfinalized_calls()
+
+        self._await(is_done, timeout_s)
+
+    def close(self) -> None:
+        """End the process; what it has not finished is lost."""
+        caller = self._queue.persistent_caller
+        process = caller.process if caller is not None else None
+        if process is not None and (self._lost or self._queue.get_num_unfinalized_calls()):
+            process.kill()
+            process.join()
+            caller.process = None
+            self._queue.async_calls.clear()
+            for pipe in (caller.queue, caller.preload_q):
+                pipe.cancel_join_thread()  # what is in it nobody will read
+        self._queue.close()
+
+    def _await(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        end = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > end or not self._is_alive():
+                self._lost = True
+                raise WorkerLost("the process that writes checkpoints has died or does not answer")
+            time.sleep(self.POLL_S)
+
+    def _is_alive(self) -> bool:
+        caller = self._queue.persistent_caller
+        return bool(caller is None or caller.process is None or caller.process.is_alive())

@@ -11,7 +11,7 @@ A training script opens one session, and everything else hangs on that object::
 
 from __future__ import annotations
 
-from nemo_resiliency_plugins.config import FaultToleranceConfig, PreemptionConfig
+from nemo_resiliency_plugins.config import CheckpointConfig, FaultToleranceConfig, PreemptionConfig
 from nemo_resiliency_plugins.runtime.session import Session, session
 
-__all__ = ["FaultToleranceConfig", "PreemptionConfig", "Session", "session"]
+__all__ = ["CheckpointConfig", "FaultToleranceConfig", "PreemptionConfig", "Session", "session"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from datetime import timedelta
+from typing import Any, TypeVar, cast
 
 from nemo_resiliency_plugins.errors import CheckpointError, ResiliencyError
 
 Json = TypeVar("Json", bound="int | None")
+Value = TypeVar("Value")
 
 
 class Ranks:
@@ -16,16 +18,17 @@ class Ranks:
 
     Args:
         process_group: a group with a CPU backend over all ranks; None makes one.
+        timeout: after which its collectives fail, if one is made; None takes torch's default.
 
     Every method is a collective and must be called by all ranks in the same order.
     """
 
-    def __init__(self, process_group: Any = None) -> None:
+    def __init__(self, process_group: Any = None, timeout: timedelta | None = None) -> None:
         import torch.distributed as dist
 
         self._dist = dist
         self.alone = not (dist.is_available() and dist.is_initialized())
-        self.group = None if self.alone else process_group or dist.new_group(backend="gloo")
+        self.group = None if self.alone else process_group or dist.new_group(backend="gloo", timeout=timeout)
         self.rank = 0 if self.alone else dist.get_rank()
         self.world_size = 1 if self.alone else dist.get_world_size()
 
@@ -65,6 +68,33 @@ class Ranks:
             raise CheckpointError(answer["error"])
         value: Json = answer["value"]
         return value
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, in their order; what JSON can hold."""
+        if self.alone:
+            return [value]
+        texts: list[str] = [""] * self.world_size
+        self._dist.all_gather_object(texts, json.dumps(value), group=self.group)
+        return [json.loads(text) for text in texts]
+
+    def first_problem(self, problem: str | None) -> str | None:
+        """The problem of the lowest rank that has one, on all ranks."""
+        return next((text for text in self.gather(problem) if text is not None), None)
+
+    def each(self, action: Callable[[], Value]) -> Value:
+        """Do something on every rank; it must hold no collective that one rank could leave alone.
+
+        Raises:
+            CheckpointError: on all ranks, where one met an OSError, torch's RuntimeError, or an error of this package.
+        """
+        problem = result = None
+        try:
+            result = action()
+        except (OSError, RuntimeError, ResiliencyError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        if first := self.first_problem(problem):
+            raise CheckpointError(first)
+        return cast(Value, result)
 
     def _text_from_rank0(self, text: str) -> str:
         import torch

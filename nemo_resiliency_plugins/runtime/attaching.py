@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nemo_resiliency_plugins.config import is_count
+from nemo_resiliency_plugins.config import CheckpointConfig, is_count
 from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.checkpoint.manager import Checkpointer, DcpCheckpointer, UserCheckpointer
+from nemo_resiliency_plugins.runtime.checkpoint.reporting import Reporter
 from nemo_resiliency_plugins.runtime.identity import Identity
 
 if TYPE_CHECKING:
@@ -31,28 +33,43 @@ def make_ranks(identity: Identity, process_group: Any) -> Ranks:
     return ranks
 
 
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What ``attach`` was given: a state with a directory, or functions for a format of the user's own."""
+
+    state: Mapping[str, Any] | None
+    root: Path | None
+    every: int
+    keep: int
+    functions: Functions
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("every", self.every, 0), ("keep", self.keep, 1)):
+            if not is_count(value) or value < least:
+                raise ConfigError(f"attach.{name}", value, f"must be a whole number, {least} or more", "Give an int.")
+        if self.state is not None and not isinstance(self.state, Mapping):
+            remedy = 'Give {"model": model, "optimizer": optimizer}.'
+            raise ConfigError("attach.state", type(self.state).__name__, "must map names to objects", remedy)
+
+
 def make_checkpointer(
-    ranks: Ranks,
-    state: Mapping[str, Any] | None,
-    root: Path | None,
-    *,
-    every: int,
-    keep: int,
-    functions: Functions,
+    ranks: Ranks, wanted: Wanted, config: CheckpointConfig, reporter: Reporter, node: str
 ) -> tuple[Checkpointer, list[torch.nn.Module]]:
-    """The checkpointer, and the modules that it knows of."""
-    for name, value, least in (("every", every, 0), ("keep", keep, 1)):
-        if not is_count(value) or value < least:
-            raise ConfigError(f"attach.{name}", value, f"must be a whole number, {least} or more", "Give an int.")
-    if state is not None and not isinstance(state, Mapping):
-        rule = "must map names to objects"
-        raise ConfigError("attach.state", type(state).__name__, rule, 'Give {"model": model, "optimizer": optimizer}.')
+    """Collective. The checkpointer, and the modules that it knows of."""
+    state, root, functions = wanted.state, wanted.root, wanted.functions
     save, load, latest = functions
     if save and load and latest and state is None:
-        return UserCheckpointer(ranks, save=save, load=load, latest=latest), []
+        for name in ("async_save", "non_persistent_local_ckpt_dir"):
+            if value := getattr(config, name):
+                rule = "cannot be used with save=, load= and latest=: the session knows nothing of that format"
+                raise ConfigError(f"CheckpointConfig.{name}", value, rule, "Attach state=, or leave it out.")
+        return UserCheckpointer(ranks, reporter, save=save, load=load, latest=latest), []
     if state is None or root is None or any(functions):
         given = {"state": state is not None, "directory": root is not None, "functions": sum(map(bool, functions))}
         rule = "takes state with a directory, or all of save, load and latest without state"
         raise ConfigError("attach", given, rule, "Give one of the two sets.")
-    checkpointer = DcpCheckpointer(root, state, ranks, keep=keep)
+    if config.ckpt_format != "torch_dist":
+        rule = "is not written by the session"
+        raise ConfigError("CheckpointConfig.ckpt_format", config.ckpt_format, rule, "Give save=, load= and latest=.")
+    checkpointer = DcpCheckpointer(root, state, ranks, reporter, keep=wanted.keep, config=config, node=node)
     return checkpointer, checkpointer.state.models

@@ -7,13 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nemo_resiliency_plugins.config import FaultToleranceConfig, PreemptionConfig, changed_fields, field_names
+from nemo_resiliency_plugins.config import (
+    CheckpointConfig,
+    FaultToleranceConfig,
+    PreemptionConfig,
+    changed_fields,
+    field_names,
+)
 from nemo_resiliency_plugins.contract import ENV_CONFIG, ENV_STRICT, overrides_from_env, read_config_file, variable
 from nemo_resiliency_plugins.errors import ConfigError
 
 Config = TypeVar("Config")
-Given = FaultToleranceConfig | PreemptionConfig
-KINDS = (FaultToleranceConfig, PreemptionConfig)
+Given = FaultToleranceConfig | PreemptionConfig | CheckpointConfig
+KINDS = (FaultToleranceConfig, PreemptionConfig, CheckpointConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +28,10 @@ class Configs:
 
     fault_tolerance: FaultToleranceConfig
     preemption: PreemptionConfig
+    checkpoint: CheckpointConfig
 
     def __str__(self) -> str:
-        return f"{self.fault_tolerance}, {self.preemption}"
+        return f"{self.fault_tolerance}, {self.preemption}, {self.checkpoint}"
 
 
 def resolve_all(given: Given | Sequence[Given] | None, env: Mapping[str, str]) -> Configs:
@@ -42,10 +49,7 @@ def resolve_all(given: Given | Sequence[Given] | None, env: Mapping[str, str]) -
         if type(config) in by_kind:
             raise ConfigError("session.config", config, "is the second of its kind", "Merge the two.")
         by_kind[type(config)] = config
-    return Configs(
-        resolve(FaultToleranceConfig, by_kind.get(FaultToleranceConfig), env),
-        resolve(PreemptionConfig, by_kind.get(PreemptionConfig), env),
-    )
+    return Configs(*(resolve(kind, by_kind.get(kind), env) for kind in KINDS))  # in the order of the fields
 
 
 def resolve(kind: type[Config], given: Config | None, env: Mapping[str, str]) -> Config:

@@ -23,9 +23,10 @@ class Ending:
         self._loop, self._notes = loop, notes
         self.reason: Reason | None = None
 
-    def finish(self, ranks: Ranks | None, events: EventLog) -> None:
-        """The training is done."""
+    def finish(self, drain: Callable[[], None], ranks: Ranks | None, events: EventLog) -> None:
+        """The training is done, and once ``drain`` returns everything is saved."""
         if self.reason is None:
+            drain()
             _meet(ranks)
             self._end(Reason.FINISHED)
             events.emit("finished", step=self._loop.completed)

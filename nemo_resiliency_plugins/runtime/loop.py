@@ -44,9 +44,9 @@ class Loop:
             rule = f"the attached state is that after {self.completed} steps"
             raise ConfigError("session.steps.start", start, rule, "Start with what attach() returned.")
 
-    def resume(self, step: int | None) -> int:
-        """Take over the step of a checkpoint; returns the step to go on with."""
-        self.saved, self.completed = step, step or 0
+    def resume(self, step: int | None, *, saved: bool) -> int:
+        """Take over the step of a checkpoint, ``saved`` if of the global tier; returns the step to go on with."""
+        self.saved, self.completed = step if saved else None, step or 0
         return self.completed
 
     def step_ends(self, step: int) -> bool:

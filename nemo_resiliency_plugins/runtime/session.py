@@ -14,6 +14,8 @@ from nemo_resiliency_plugins.contract import CHECKPOINTING, Reason
 from nemo_resiliency_plugins.errors import ConfigError, NotWorkingError
 from nemo_resiliency_plugins.runtime import watch, watching
 from nemo_resiliency_plugins.runtime.batch import BatchNotes
+from nemo_resiliency_plugins.runtime.checkpoint.manager import Checkpointer
+from nemo_resiliency_plugins.runtime.checkpoint.reporting import GLOBAL, Reporter
 from nemo_resiliency_plugins.runtime.effective import Given, is_strict, resolve_all
 from nemo_resiliency_plugins.runtime.ending import Ending
 from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     import torch
 
     from nemo_resiliency_plugins.runtime.agreement import Ranks
-    from nemo_resiliency_plugins.runtime.checkpoint.manager import Checkpointer
     from nemo_resiliency_plugins.runtime.hang_detection import NoHangDetection
     from nemo_resiliency_plugins.runtime.preemption.handling import NoPreemption
 
@@ -59,7 +60,7 @@ class Session:
         self._strict = is_strict(os.environ) if strict is None else strict
         self._identity = Identity.from_env()
         self._notes = BatchNotes(self._identity)
-        self._checkpointer: Checkpointer | None = None
+        self._checkpointer = Checkpointer()
         self._shared_ranks: Ranks | None = None
         self._models: list[torch.nn.Module] = []
         self._loop = Loop()
@@ -107,6 +108,7 @@ class Session:
             elif self.stop_reason is None:
                 self._say(f"no finished verdict: {self._loop.why_not_done}. Call finish() if that is meant")
         finally:
+            self._checkpointer.close()
             self._preemption.close(together=not failed)
             self._detection.close(finished=self.stop_reason is Reason.FINISHED)
             self._events.close()
@@ -139,22 +141,25 @@ class Session:
             ConfigError: neither ``state`` with a directory nor all three functions were given, or a bad value.
             CheckpointError: checkpoints are there and none can be resumed from.
         """
-        from nemo_resiliency_plugins.runtime.attaching import make_checkpointer, make_ranks
+        from nemo_resiliency_plugins.runtime.attaching import Wanted, make_checkpointer, make_ranks
 
-        if self._checkpointer is not None or not self._entered:
+        if self._shared_ranks is not None or not self._entered:
             raise ConfigError("session.attach", "called", "belongs once into the session's with block", "Call it once.")
         root = Path(directory).expanduser().absolute() if directory is not None else None
         self._loop.every = every
         self._shared_ranks = make_ranks(self._identity, process_group)
+        wanted = Wanted(state, root, every, keep, (save, load, latest))
+        reporter = Reporter(self._identity.rank, self._events, self._durable)
         self._checkpointer, self._models = make_checkpointer(
-            self._shared_ranks, state, root, every=every, keep=keep, functions=(save, load, latest)
+            self._shared_ranks, wanted, self._configs.checkpoint, reporter, self._identity.node
         )
         self._detection.start_learning(root or self._identity.directory, self._shared_ranks.maximum)
         began = time.monotonic()
         resumed = self._checkpointer.resume()
-        self._events.emit("resumed", step=resumed, seconds=time.monotonic() - began)
+        tier = self._checkpointer.tier
+        self._events.emit("resumed", step=resumed, tier=tier, seconds=time.monotonic() - began)
         self._preemption.attached()
-        return self._loop.resume(resumed)
+        return self._loop.resume(resumed, saved=tier == GLOBAL)
 
     def steps(self, start: int, stop: int) -> Iterator[int]:
         """The steps ``start`` to ``stop - 1``, each watched; collective where a checkpoint is due, and at the end.
@@ -177,7 +182,7 @@ class Session:
                 if self._loop.stop_asked:
                     break
             self._detection.loop_ends()
-            self.save()
+            self._save_last()
             self._loop.done = True
         finally:
             self._detection.loop_ends()
@@ -194,8 +199,8 @@ class Session:
         """
         if self._loop.in_step is not None:
             self._loop.save_asked = True
-        elif self._checkpointer is not None and self._loop.unsaved:
-            self._save(self._checkpointer, self._loop.completed)
+        elif self._shared_ranks is not None and self._loop.unsaved:
+            self._save(self._shared_ranks, self._loop.completed)
 
     def section(self, name: str) -> AbstractContextManager[None]:
         """A block with a limit of its own: ``setup``, ``step``, ``checkpointing``, or a name with a timeout.
@@ -239,32 +244,38 @@ class Session:
 
     def finish(self) -> None:
         """Collective. The training is done: rank 0 writes the finished verdict when all ranks are here."""
-        self._ending.finish(self._shared_ranks, self._events)
+        self._ending.finish(self._checkpointer.drain, self._shared_ranks, self._events)
 
     def _preempt(self) -> None:
-        self._ending.preempt(self.save, self._shared_ranks, self._events, self._preemption.since_notice_s())
+        self._ending.preempt(self._save_last, self._shared_ranks, self._events, self._preemption.since_notice_s())
 
     def _check_steps(self, start: int, stop: int) -> None:
         if not self._entered:
             raise ConfigError("session.steps", "called", "belongs into the session's with block", "Enter it first.")
-        self._loop.check(start, stop, attached=self._checkpointer is not None)
-        if self._checkpointer is None and self._identity.attempt.is_repeated:
+        attached = self._shared_ranks is not None
+        self._loop.check(start, stop, attached=attached)
+        if not attached and self._identity.attempt.is_repeated:
             self._say("the job was started before, and nothing is resumed: attach() was not called")
-        if self._checkpointer is None and self._configs.fault_tolerance.calc_ft_timeouts:
+        if not attached and self._configs.fault_tolerance.calc_ft_timeouts:
             self._say("timeouts are not learned: attach() was not called, so the ranks cannot agree on them")
 
-    def _save(self, checkpointer: Checkpointer, step: int) -> None:
-        began = time.monotonic()
+    def _save(self, ranks: Ranks, step: int) -> None:
         with self._detection.section(CHECKPOINTING):
-            written = checkpointer.save(step)
+            self._checkpointer.save(step, None if self._loss is None else float(self._loss))
             self._loop.saved = step
-            if self._shared_ranks is not None:
-                self._detection.learn(self._shared_ranks.maximum)
+            self._detection.learn(ranks.maximum)
+        self._preemption.check()
+
+    def _save_last(self) -> None:
+        """:meth:`save`, and return when it is durable."""
+        self.save()
+        with self._detection.section(CHECKPOINTING):
+            self._checkpointer.drain()
+
+    def _durable(self, step: int, seconds: float) -> None:
+        """On rank 0: a checkpoint of the global tier can be resumed from."""
         self._notes.checkpointed(step)
-        save_s = time.monotonic() - began
-        self._preemption.saved(save_s)
-        loss = None if self._loss is None else float(self._loss)
-        self._events.emit("checkpoint", step=step, written=written, seconds=save_s, loss=loss)
+        self._preemption.saved(seconds)
 
     def _say(self, text: str) -> None:
         if self._identity.rank == 0:
@@ -281,5 +292,9 @@ class Session:
         if first:
             self._events.emit("first_step", step=step)
             self._preemption.check()
-        if self._loop.step_ends(step):
+        due = self._loop.step_ends(step)
+        if self._checkpointer.step_ends(self._loop.completed, saving=due):
+            with self._detection.section(CHECKPOINTING):
+                self._checkpointer.save_locally(self._loop.completed)
+        if due:
             self.save()

@@ -25,7 +25,12 @@ MAY_USE: dict[str, set[str]] = {
     "recipes": {"", "runtime"},
 }
 TORCH_AT_IMPORT = {
+    "nemo_resiliency_plugins/runtime/checkpoint/dcp.py",
+    "nemo_resiliency_plugins/runtime/checkpoint/exchange.py",
+    "nemo_resiliency_plugins/runtime/checkpoint/gpu_staging.py",
+    "nemo_resiliency_plugins/runtime/checkpoint/local.py",
     "nemo_resiliency_plugins/runtime/checkpoint/safe_load.py",
+    "nemo_resiliency_plugins/runtime/checkpoint/staging.py",
     "nemo_resiliency_plugins/runtime/checkpoint/state.py",
     "recipes/scripts/small_gpt.py",
 }

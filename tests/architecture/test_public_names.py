@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import nemo_resiliency_plugins
 from nemo_resiliency_plugins import (
+    CheckpointConfig,
     FaultToleranceConfig,
     FaultTolerancePlugin,
     PreemptionConfig,
@@ -18,6 +19,7 @@ from nemo_resiliency_plugins import (
 from nemo_resiliency_plugins.cli.main import app
 
 PUBLIC = [
+    "CheckpointConfig",
     "CheckpointError",
     "ConfigError",
     "ConflictError",
@@ -69,6 +71,12 @@ FEATURE_DOCUMENT = {
         "exit_signal_handler": False,
         "exit_signal": "SIGTERM",
         "exit_signal_handler_for_dataloader": False,
+    },
+    CheckpointConfig: {
+        "async_save": False,
+        "ckpt_format": "torch_dist",
+        "non_persistent_local_ckpt_dir": None,
+        "non_persistent_local_ckpt_algo": "fully_parallel",
     },
 }
 

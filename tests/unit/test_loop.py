@@ -12,9 +12,8 @@ from torch import nn
 from nemo_resiliency_plugins import runtime
 from nemo_resiliency_plugins.contract import Attempt, Verdict
 from nemo_resiliency_plugins.errors import ConfigError
-from nemo_resiliency_plugins.runtime.agreement import Ranks
-from nemo_resiliency_plugins.runtime.checkpoint.manager import DcpCheckpointer
 from nemo_resiliency_plugins.runtime.checkpoint.store import CheckpointStore
+from tests.unit.conftest import open_checkpointer
 
 
 @pytest.fixture
@@ -40,8 +39,8 @@ def saved(root: Path) -> dict[int, float]:
     found = {}
     while steps := CheckpointStore(root, keep=9).committed():
         objects = state()
-        DcpCheckpointer(root, objects, Ranks(), keep=9).resume()
-        found[steps[-1]] = float(objects["model"].weight)
+        open_checkpointer(root, objects, keep=9).resume()
+        found[steps[-1]] = float(objects["model"].weight.detach())
         shutil.rmtree(CheckpointStore(root, keep=9).path(steps[-1]))
     return found
 

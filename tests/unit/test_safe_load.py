@@ -13,10 +13,11 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from nemo_resiliency_plugins.errors import CheckpointError
-from nemo_resiliency_plugins.runtime.agreement import Ranks
+from nemo_resiliency_plugins.runtime.checkpoint import checksums
 from nemo_resiliency_plugins.runtime.checkpoint.manager import DcpCheckpointer
 from nemo_resiliency_plugins.runtime.checkpoint.safe_load import MetadataUnpickler, SafeReader
 from nemo_resiliency_plugins.runtime.checkpoint.store import CheckpointStore
+from tests.unit.conftest import open_checkpointer
 
 
 class Hostile:
@@ -36,7 +37,7 @@ def trace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def checkpointer(tmp_path: Path) -> DcpCheckpointer:
-    return DcpCheckpointer(tmp_path / "checkpoints", {"model": nn.Linear(2, 2)}, Ranks(), keep=2)
+    return open_checkpointer(tmp_path / "checkpoints", {"model": nn.Linear(2, 2)})
 
 
 def newest(tmp_path: Path) -> Path:
@@ -44,13 +45,13 @@ def newest(tmp_path: Path) -> Path:
 
 
 def recommit(tmp_path: Path) -> None:
-    """Let the marker agree with the sizes of the planted files."""
-    (newest(tmp_path) / "COMMITTED").unlink(missing_ok=True)
-    CheckpointStore(tmp_path / "checkpoints", keep=2).commit(3, world_size=1)
+    """Let the manifest agree with the planted files."""
+    files = [path for path in newest(tmp_path).iterdir() if path.name not in ("manifest.json", "COMMITTED")]
+    CheckpointStore(tmp_path / "checkpoints", keep=2).commit(3, checksums.of_files(files), world_size=1)
 
 
 def test_hostile_metadata_is_refused_and_not_run(checkpointer: DcpCheckpointer, tmp_path: Path, trace: Path) -> None:
-    checkpointer.save(3)
+    checkpointer.save(3, None)
     (newest(tmp_path) / ".metadata").write_bytes(pickle.dumps(Hostile(trace)))
     recommit(tmp_path)
     with pytest.raises(CheckpointError, match="mkdir is not allowed"):
@@ -97,15 +98,15 @@ def test_a_save_that_fails_is_a_checkpoint_error_and_leaves_the_last_one(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    checkpointer.save(3)
+    checkpointer.save(3, None)
     monkeypatch.setattr(FileSystemWriter, "write_data", full)
     with pytest.raises(CheckpointError, match="No space left"):
-        checkpointer.save(6)
+        checkpointer.save(6, None)
     assert checkpointer.resume() == 3
 
 
 def test_a_damaged_tensor_file_is_a_checkpoint_error(checkpointer: DcpCheckpointer, tmp_path: Path) -> None:
-    checkpointer.save(3)
+    checkpointer.save(3, None)
     for path in newest(tmp_path).glob("*.distcp"):
         path.write_bytes(b"\0" * path.stat().st_size)
     with pytest.raises(CheckpointError):

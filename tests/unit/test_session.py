@@ -13,6 +13,7 @@ from torch import nn
 from nemo_resiliency_plugins import runtime
 from nemo_resiliency_plugins.contract import Attempt, Reason, Verdict, read_events
 from nemo_resiliency_plugins.errors import CheckpointError, ConfigError, NotWorkingError
+from nemo_resiliency_plugins.runtime.checkpoint import checksums
 from nemo_resiliency_plugins.runtime.checkpoint.store import CheckpointStore
 
 
@@ -146,17 +147,37 @@ def test_a_truncated_checkpoint_is_written_anew_when_its_step_is_reached_again(p
     assert place.store.newest_whole() == (8, [])
 
 
+@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
+@pytest.mark.parametrize("noticed", ["by its checksum", "by loading it"])
 def test_a_newest_checkpoint_with_damaged_content_is_passed_over_with_a_warning(
-    place: Place, caplog: pytest.LogCaptureFixture
+    place: Place, caplog: pytest.LogCaptureFixture, name: str, noticed: str
 ) -> None:
     whole = place.train(8)
-    for path in place.store.path(8).glob("*.distcp"):
-        path.write_bytes(b"\0" * path.stat().st_size)
-    place.store.commit(8, world_size=1)
+    path = place.store.path(8) / name
+    path.write_bytes(b"\0" * path.stat().st_size)
+    if noticed == "by loading it":
+        files = [place.store.path(8) / other for other in ("__0_0.distcp", ".metadata")]
+        place.store.commit(8, checksums.of_files(files), world_size=1)
     again = place.train(8)
     assert again.ran == [4, 5, 6, 7]
     assert f"skipped a checkpoint: {place.store.path(8)}: " in caplog.text
+    assert noticed == "by loading it" or f"the content of {path} has changed" in caplog.text
     assert all(torch.equal(*pair) for pair in zip(whole.model.parameters(), again.model.parameters(), strict=True))
+
+
+def test_one_flipped_bit_is_found(place: Place) -> None:
+    place.train(8)
+    flip(place.store.path(8) / "__0_0.distcp")
+    assert place.train(8).ran == [4, 5, 6, 7]
+
+
+def test_retention_keeps_what_was_resumed_from_while_a_newer_one_is_damaged(place: Place) -> None:
+    place.train(8, keep=1)
+    place.train(12, keep=2)
+    flip(place.store.path(12) / "__0_0.distcp")
+    assert place.train(9, every=9, keep=1).ran == [8]
+    assert place.store.committed() == [9, 12]
+    assert place.train(9, keep=1).ran == []
 
 
 def test_nothing_usable_is_an_error_and_not_step_0(place: Place) -> None:
@@ -299,6 +320,12 @@ def test_asking_for_what_cannot_work_is_a_warning_and_strictly_an_error(
         pytest.fail("the session was opened")
     with runtime.session(config, strict=False) as session:
         assert session.stop_reason is None
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 def truncate(directory: Path) -> None:

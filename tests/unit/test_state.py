@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from nemo_resiliency_plugins.errors import CheckpointError, ConfigError
-from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.checkpoint.manager import DcpCheckpointer
 from nemo_resiliency_plugins.runtime.checkpoint.state import TrainingState
+from tests.unit.conftest import open_checkpointer
 
 
 class WithUnusedHead(nn.Module):
@@ -65,14 +65,14 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> Non
 
 
 def checkpointer(root: Path, **state: Any) -> DcpCheckpointer:
-    return DcpCheckpointer(root, state, Ranks(), keep=2)
+    return open_checkpointer(root, state)
 
 
 @pytest.mark.parametrize("make", [adamw, momentum], ids=["adamw", "momentum"])
 def test_a_head_without_gradients_is_resumed_from(tmp_path: Path, make: Make) -> None:
     model, optimizer = make()
     train(model, optimizer, 3)
-    checkpointer(tmp_path, model=model, optimizer=optimizer).save(3)
+    checkpointer(tmp_path, model=model, optimizer=optimizer).save(3, None)
     again, its_optimizer = make()
     assert checkpointer(tmp_path, model=again, optimizer=its_optimizer).resume() == 3
     for pair in ((model, optimizer), (again, its_optimizer)):
@@ -83,7 +83,7 @@ def test_a_head_without_gradients_is_resumed_from(tmp_path: Path, make: Make) ->
 def test_another_optimizer_is_said_to_be_the_reason(tmp_path: Path) -> None:
     model, optimizer = adamw()
     train(model, optimizer, 1)
-    checkpointer(tmp_path, model=model, optimizer=optimizer).save(1)
+    checkpointer(tmp_path, model=model, optimizer=optimizer).save(1, None)
     again, other = momentum()
     train(again, other, 1)
     with pytest.raises(CheckpointError, match="can be resumed from"):
@@ -105,12 +105,12 @@ def test_a_state_that_becomes_unreadable_later_is_refused_before_it_is_written(t
     saving = checkpointer(tmp_path, loader=loader)
     loader.state = {"position": numpy.int64(3)}
     with pytest.raises(ConfigError, match="plain types"):
-        saving.save(1)
+        saving.save(1, None)
 
 
 @pytest.mark.parametrize("state", [{}, None, [1, (2, "x")], {"t": torch.ones(2)}, {"nested": {"a": b"bytes"}}])
 def test_plain_states_come_back(tmp_path: Path, state: Any) -> None:
-    checkpointer(tmp_path, loader=Saying(state)).save(1)
+    checkpointer(tmp_path, loader=Saying(state)).save(1, None)
     again = Saying("else")
     checkpointer(tmp_path, loader=again).resume()
     assert str(again.state) == str(state)
@@ -126,11 +126,11 @@ def test_optimizers_that_cannot_be_restored_are_refused() -> None:
 
 
 def test_a_module_without_parameters_is_nothing_to_save(tmp_path: Path) -> None:
-    checkpointer(tmp_path, loss=nn.MSELoss()).save(1)
+    checkpointer(tmp_path, loss=nn.MSELoss()).save(1, None)
     assert checkpointer(tmp_path, loss=nn.MSELoss()).resume() == 1
 
 
 def test_buffers_are_kept_for_each_rank() -> None:
-    tensors, host = TrainingState({"model": WithUnusedHead()}).gather()
-    assert "model.count" not in tensors
-    assert list(host["model"]) == ["count"]
+    content = TrainingState({"model": WithUnusedHead()}).gather()
+    assert "model.count" not in content.tensors
+    assert list(content.host["model"]) == ["count"]

@@ -2,169 +2,161 @@
 
 from __future__ import annotations
 
-import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from nemo_resiliency_plugins.errors import CheckpointError
+from nemo_resiliency_plugins.config import CheckpointConfig
 from nemo_resiliency_plugins.runtime.agreement import Ranks
-from nemo_resiliency_plugins.runtime.checkpoint.store import CheckpointStore, require_resumable
+from nemo_resiliency_plugins.runtime.checkpoint.reporting import GLOBAL, LOCAL, Reporter, Save
+from nemo_resiliency_plugins.runtime.checkpoint.saving import make_saver
 from nemo_resiliency_plugins.runtime.log import line, logger
 
-HOST = "host.rank{rank:05d}"
-"""The entry that holds everything of one rank that is not a tensor of a module or an optimizer."""
+if TYPE_CHECKING:
+    from nemo_resiliency_plugins.runtime.checkpoint.local import LocalTier
+    from nemo_resiliency_plugins.runtime.checkpoint.shared import SharedTier
 
 
-class Checkpointer(Protocol):
-    """What the session needs. Every method is a collective."""
+class Checkpointer:
+    """What the session uses, and its stand-in before something is attached.
+
+    All but :meth:`step_ends` and :meth:`close` are collectives; CheckpointErrors come to all ranks alike.
+    """
+
+    tier: str | None = None
+    """That which was resumed from."""
 
     def resume(self) -> int | None:
         """Restore the newest checkpoint and return its step; None where none was ever written."""
+        return None
 
-    def save(self, step: int) -> bool:
-        """Write the state after ``step`` steps; False if that step exists already."""
+    def save(self, step: int, loss: float | None) -> None:
+        """Save the state after ``step`` steps; whether and when it is durable is reported."""
+
+    def step_ends(self, completed: int, *, saving: bool) -> bool:
+        """``completed`` steps are in the state, and :meth:`save` follows if ``saving``.
+
+        Returns:
+            Whether :meth:`save_locally` is due.
+        """
+        return False
+
+    def save_locally(self, step: int) -> None:
+        """:meth:`save`, to the local tier."""
+
+    def drain(self) -> None:
+        """Return when the last save is durable."""
+
+    def close(self) -> None:
+        """Finish what is in flight, if that is possible in bounded time; raises nothing."""
 
 
-class UserCheckpointer:
+class UserCheckpointer(Checkpointer):
     """A format of the user's own: ``latest()`` gives a step or None, ``load(step)`` and ``save(step)`` do the rest."""
 
     def __init__(
         self,
         ranks: Ranks,
+        reporter: Reporter,
         *,
         save: Callable[[int], object],
         load: Callable[[int], object],
         latest: Callable[[], int | None],
     ) -> None:
-        self._ranks, self._save, self._load, self._latest = ranks, save, load, latest
+        self._ranks, self._reporter = ranks, reporter
+        self._save, self._load, self._latest = save, load, latest
 
     def resume(self) -> int | None:
         step = self._ranks.decide(self._latest)
         if step is not None:
             self._load(step)
+            self.tier = GLOBAL
         return step
 
-    def save(self, step: int) -> bool:
+    def save(self, step: int, loss: float | None) -> None:
+        save = Save(step, GLOBAL, loss)
         self._save(step)
         self._ranks.barrier()
-        return True
+        self._reporter.durable(save, written=True)
 
 
-class DcpCheckpointer:
-    """torch.distributed.checkpoint's format in a :class:`CheckpointStore`.
+class DcpCheckpointer(Checkpointer):
+    """torch.distributed.checkpoint's format, see :class:`SharedTier`, and the local tier where one is configured."""
 
-    Raises:
-        CheckpointError: from :meth:`resume` when committed checkpoints are there but none can be used, and from
-            :meth:`save` when it could not be committed; on all ranks alike.
-    """
-
-    def __init__(self, root: Path, state: Mapping[str, Any], ranks: Ranks, *, keep: int) -> None:
+    def __init__(
+        self,
+        root: Path,
+        state: Mapping[str, Any],
+        ranks: Ranks,
+        reporter: Reporter,
+        *,
+        keep: int,
+        config: CheckpointConfig,
+        node: str = "",
+    ) -> None:
+        from nemo_resiliency_plugins.runtime.checkpoint.shared import SharedTier
         from nemo_resiliency_plugins.runtime.checkpoint.state import TrainingState
 
-        self._store = CheckpointStore(root, keep=keep)
         self.state = TrainingState(state)
         self._ranks = ranks
-        self._unreadable: dict[int, str] = {}
+        self._shared = SharedTier(root, keep=keep, start_over=config.start_over)
+        self._local = make_local_tier(config, node, ranks, self._shared)
+        self._local_every = config.non_persistent_save_interval
+        self._saver = make_saver(config, ranks, reporter)
         self._proven = False
 
     def resume(self) -> int | None:
-        """Falls back to older checkpoints, all ranks together, when one turns out to be damaged."""
+        """The newest of both tiers; falls back, all ranks together, when one turns out to be damaged."""
         while True:
-            step = self._ranks.decide(self._newest)
-            problem = None if step is None else self._load_problem(step)
-            if step is None or self._ranks.maximum([float(problem is not None)]) == [0.0]:
+            step = self._shared.newest(self._ranks)
+            found = self._local and self._local.newest(self._ranks, newer_than=-1 if step is None else step)
+            if self._local and found:
+                if self._local.load(found, self.state, self._ranks):
+                    self.tier = LOCAL
+                    return found.save[0]
+            elif step is None:
+                self._shared.start_over(self._ranks)
+                return None
+            elif self._shared.load(step, self.state, self._ranks):
+                self.tier = GLOBAL
                 return step
-            self._unreadable[step] = problem or "another rank could not read it"
 
-    def save(self, step: int) -> bool:
-        if not self._ranks.decide(lambda: int(self._make_room(step))):
-            return False
+    def save(self, step: int, loss: float | None) -> None:
+        self._prove()
+        self._saver.run(Save(step, GLOBAL, loss), self.state.gather, partial(self._shared.save, step))
+
+    def step_ends(self, completed: int, *, saving: bool) -> bool:
+        self._saver.boundary()
+        every = self._local_every
+        return self._local is not None and every is not None and completed % every == 0 and not saving
+
+    def save_locally(self, step: int) -> None:
+        if self._local is not None:
+            self._prove()
+            self._saver.run(Save(step, LOCAL, None), self.state.gather, partial(self._local.save, step))
+
+    def drain(self) -> None:
+        self._saver.drain()
+
+    def close(self) -> None:
+        self._saver.close()
+
+    def _prove(self) -> None:
         if not self._proven:
             self.state.require_loadable()  # what was empty at attach() has values now
             self._proven = True
-        self._write(step)
-        self._unreadable.pop(step, None)
-        self._ranks.decide(lambda: self._store.commit(step, world_size=self._ranks.world_size))
-        return True
 
-    def _load_problem(self, step: int) -> str | None:
-        """Load the checkpoint; what went wrong on this rank, or None."""
-        try:
-            self._load(step)
-        except CheckpointError as error:
-            lines = str(error).splitlines()
-            # Of torch's report, the line that names the error; what follows is general advice.
-            return next((line for line in lines if re.match(r"[\w.]*(Error|Exception): ", line)), lines[0])
+
+def make_local_tier(config: CheckpointConfig, node: str, ranks: Ranks, shared: SharedTier) -> LocalTier | None:
+    """Collective. None where it was not asked for; half a request is no tier either, and rank 0 says so."""
+    directory, every = config.non_persistent_local_ckpt_dir, config.non_persistent_save_interval
+    if directory is None or every is None:
+        if (directory, every) != (None, None) and ranks.rank == 0:
+            text = "no local tier: it needs non_persistent_local_ckpt_dir and non_persistent_save_interval"
+            logger().warning(line(0, text))
         return None
+    from nemo_resiliency_plugins.runtime.checkpoint.local import LocalTier
 
-    def _newest(self) -> int | None:
-        step, problems = self._store.newest_whole(self._unreadable)
-        require_resumable(self._store.root, step, problems)
-        for problem in problems:
-            logger().warning(line(0, f"skipped a checkpoint: {problem}"))
-        return step
-
-    def _make_room(self, step: int) -> bool:
-        if step in self._store.committed() and self._store.is_whole(step) and step not in self._unreadable:
-            return False
-        note = self._store.prepare(step)
-        if note:
-            logger().warning(line(0, note))
-        return True
-
-    def _write(self, step: int) -> None:
-        from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-        from torch.distributed.checkpoint.filesystem import FileSystemWriter
-        from torch.distributed.checkpoint.state_dict_saver import save
-
-        tensors, host = self.state.gather()
-        with _quiet(), _reporting(self._store.path(step)):
-            save(
-                {**tensors, HOST.format(rank=self._ranks.rank): host},
-                storage_writer=FileSystemWriter(self._store.path(step)),
-                planner=DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
-                process_group=self._ranks.group,
-                no_dist=self._ranks.alone,
-            )
-
-    def _load(self, step: int) -> None:
-        from torch.distributed.checkpoint.state_dict_loader import load
-
-        from nemo_resiliency_plugins.runtime.checkpoint.safe_load import SafePlanner, SafeReader
-
-        path = self._store.path(step)
-        tensors, host = self.state.gather()
-        entry = HOST.format(rank=self._ranks.rank % self._store.world_size(step))
-        known = SafeReader(path).read_metadata().state_dict_metadata
-        content: dict[str, Any] = {**self.state.leave_out(tensors, known), entry: host}
-        with _quiet(), _reporting(path):
-            load(
-                content,
-                storage_reader=SafeReader(path),
-                planner=SafePlanner(),
-                process_group=self._ranks.group,
-                no_dist=self._ranks.alone,
-            )
-        host = content.pop(entry)
-        self.state.scatter(content, host)
-
-
-@contextmanager
-def _reporting(path: Path) -> Iterator[None]:
-    """torch's CheckpointException is a BaseException, and holds what each rank met."""
-    from torch.distributed.checkpoint.api import CheckpointException
-
-    try:
-        yield
-    except (CheckpointException, OSError) as error:
-        raise CheckpointError(f"{path}: {error}") from error
-
-
-def _quiet() -> warnings.catch_warnings:
-    """torch 2.13 warns of its own deprecated calls inside save and load."""
-    guard = warnings.catch_warnings()
-    warnings.simplefilter("ignore")
-    return guard
+    root = Path(directory).expanduser().absolute() / f"{shared.training_id(ranks):012x}"
+    return LocalTier(root, node, ranks, parallel=config.non_persistent_local_ckpt_algo == "fully_parallel")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import pickle
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.checkpoint.state_dict import (
@@ -20,10 +22,25 @@ from torch.distributed.tensor import DTensor
 from nemo_resiliency_plugins.errors import CheckpointError, ConfigError
 from nemo_resiliency_plugins.runtime import rng
 
+if TYPE_CHECKING:
+    from nemo_resiliency_plugins.runtime.agreement import Ranks
+
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 RNG = "rng"
 WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module")
 """Parts of parameter names that DDP, torch.compile and activation checkpointing add, and torch's state dicts drop."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """What one rank saves: tensors by flat name, and everything else it has, by object.
+
+    ``write`` takes the place of :func:`dcp.write` where something else than this process holds the copy.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    host: dict[str, Any]
+    write: Callable[[Path, Content, Ranks], list[Path]] | None = None
 
 
 class TrainingState:
@@ -49,8 +66,8 @@ class TrainingState:
         }
         self.require_loadable()
 
-    def gather(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Tensors by flat name, and what else this rank has, by object."""
+    def gather(self) -> Content:
+        """The present state; its tensors are those of the objects, not copies."""
         tensors: dict[str, torch.Tensor] = {}
         host: dict[str, Any] = {}
         for name, value in self._objects.items():
@@ -62,9 +79,9 @@ class TrainingState:
                 }
                 tensors.update({f"{name}.{key}": host[name][key] for key in shared})
                 host[name] = {key: entry for key, entry in host[name].items() if key not in shared}
-        return tensors, {**host, RNG: rng.capture()}
+        return Content(tensors, {**host, RNG: rng.capture()})
 
-    def scatter(self, tensors: Mapping[str, torch.Tensor], host: Mapping[str, Any]) -> None:
+    def scatter(self, content: Content) -> None:
         """Give the objects what :meth:`gather` took, with the tensors filled by a load.
 
         Raises:
@@ -72,8 +89,8 @@ class TrainingState:
         """
         try:
             for name, value in self._objects.items():
-                self._restore(name, value, tensors, host[name])
-            rng.restore(host[RNG])
+                self._restore(name, value, content.tensors, content.host[name])
+            rng.restore(content.host[RNG])
         except (KeyError, ValueError, RuntimeError, TypeError, AttributeError) as error:
             remedy = "Has the model, optimizer or scheduler changed since the save?"
             raise CheckpointError(f"the saved state does not fit: {type(error).__name__}: {error}. {remedy}") from error

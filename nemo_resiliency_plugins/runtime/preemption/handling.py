@@ -47,7 +47,7 @@ class NoPreemption:
         """Whether the signals still come here: somebody may have installed another handler."""
 
     def saved(self, seconds: float) -> None:
-        """A checkpoint has been written in so many seconds: whether a notice leaves that much."""
+        """On rank 0: a checkpoint has been written in so many seconds; a notice may leave less."""
 
     def since_notice_s(self) -> float:
         """Seconds since this rank has learned of the notice."""
@@ -129,8 +129,7 @@ class Preemption(NoPreemption):
                 self._report_replaced(number, handler)
 
     def saved(self, seconds: float) -> None:
-        self.check()
-        if self._grace_s is not None and seconds > self._grace_s and self._identity.rank == 0:
+        if self._grace_s is not None and seconds > self._grace_s:
             text = f"a checkpoint took {seconds:.0f} s, and a preemption leaves {self._grace_s:g} s"
             logger().warning(line(0, f"{text}: raise preempt_time, or write less"))
             self._grace_s = None

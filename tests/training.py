@@ -1,0 +1,192 @@
+"""A small training on each rank, with faults in its saves: what the tests of checkpoints run."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # the first optimizer would import it, in each rank anew
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from nemo_resiliency_plugins import runtime
+from nemo_resiliency_plugins.contract import variable
+from nemo_resiliency_plugins.runtime.agreement import Ranks
+from nemo_resiliency_plugins.runtime.checkpoint import dcp
+from nemo_resiliency_plugins.runtime.checkpoint.state import Content, TrainingState
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a training does; ``checkpoint`` holds fields of CheckpointConfig."""
+
+    steps: int = 10
+    every: int = 2
+    keep: int = 2
+    step_s: float = 0.0
+    sharded: bool = False
+    width: int = 32
+    checkpoint: dict[str, Any] = dataclasses.field(default_factory=dict)
+    write_s: float = 0.0
+    """Seconds that each write takes longer."""
+    failing: tuple[int, ...] = ()
+    """Steps at which the write fails, on ``bad_rank`` alone."""
+    bad_rank: int = 1
+    deaf: int | None = None
+    """The step at which the writer of ``bad_rank`` no longer answers."""
+    end: str = "normal"
+    """How the session is left: ``normal``, ``exception`` or ``exit``."""
+    early: bool = False
+    """Leave in the step after the last checkpoint, in the middle of the loop."""
+    stop_at: int | None = None
+    """Begin this step and do no more."""
+    extra_from: int | None = None
+    """From this step on the state has one more object with tensors of its own."""
+    local: str | None = None
+    """The directory of the local tier, with ``{node}`` in it; each two ranks are a node."""
+
+
+class Extra:
+    """An object whose state gets another key."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {"count": 0}
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.values)
+
+    def load_state_dict(self, values: dict[str, Any]) -> None:
+        self.values = dict(values)
+
+
+def build(options: Options) -> nn.Module:
+    torch.manual_seed(1)
+    layers = [nn.Linear(16, options.width), nn.Tanh(), nn.Dropout(0.1), nn.Linear(options.width, 4)]
+    model = nn.Sequential(*layers)
+    if options.sharded:
+        fully_shard(model)
+    return model
+
+
+def train(options: Options, look: Callable[[str, int, nn.Module], None] = lambda what, step, model: None) -> None:
+    """Run the training; each step leaves a line with the digest of what a checkpoint after it must hold."""
+    rank = dist.get_rank()
+    for name, value in options.checkpoint.items():
+        os.environ[variable("checkpoint", name)] = str(value)
+    if options.local is not None:
+        node = rank // 2
+        os.environ["SLURMD_NODENAME"] = f"node{node}"
+        os.environ[variable("checkpoint", "non_persistent_local_ckpt_dir")] = options.local.format(node=node)
+    inject(options)
+    with runtime.session() as session:
+        model = build(options)
+        wrapped = model if options.sharded else DistributedDataParallel(model)
+        optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-2)
+        torch.manual_seed(100 + rank)
+        extra = Extra()
+        state = {"model": wrapped, "optimizer": optimizer, "extra": extra}
+        start = session.attach(state, root() / "checkpoints", every=options.every, keep=options.keep)
+        note("resumed", start, digest(model, optimizer))
+        look("from", start, model)
+        note("extra", start, ",".join(sorted(extra.values)))
+        session.settle(lambda: forward_backward(wrapped, 0, rank))
+        for step in session.steps(start, options.steps):
+            time.sleep(options.step_s)
+            if step == options.stop_at:
+                note("stopped", step, "-")
+                time.sleep(3600)
+            optimizer.zero_grad()
+            forward_backward(wrapped, step, rank)
+            optimizer.step()
+            extra.values["count"] = step + 1
+            if options.extra_from is not None and step + 1 >= options.extra_from:
+                extra.values["more"] = {"tensor": torch.full((3,), float(step)), "text": f"{step}"}
+            note("step", step + 1, digest(model, optimizer))
+            if options.early and step == options.every:
+                leave(options.end)
+        look("to", session._loop.completed, model)
+        note("left", session._loop.completed, digest(model, optimizer))
+        leave(options.end)
+
+
+def leave(how: str) -> None:
+    if how == "exception":
+        raise ValueError("on the way")
+    if how == "exit":
+        sys.exit(0)
+
+
+def forward_backward(model: nn.Module, step: int, rank: int) -> None:
+    draw = torch.Generator().manual_seed(step * 1009 + rank)
+    model(torch.randn(8, 16, generator=draw)).square().mean().backward()
+
+
+def inject(options: Options) -> None:
+    """Slow down, fail or silence the writes of this process."""
+    write = dcp.write
+
+    def faulty(path: Path, content: Content, ranks: Ranks) -> list[Path]:
+        step = int(path.name.rpartition("_")[2])
+        time.sleep(options.write_s)
+        if ranks.rank == options.bad_rank and step == options.deaf:
+            time.sleep(3600)
+        if ranks.rank == options.bad_rank and step in options.failing:
+            fill(path)
+        return write(path, content, ranks)
+
+    dcp.write = faulty
+
+
+def fill(path: Path) -> None:
+    """Let this rank's file be one that cannot be opened for writing: a directory."""
+    (path / f"__{dist.get_rank()}_0.distcp").mkdir(parents=True, exist_ok=True)
+
+
+def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """A hash over what this rank holds of the parameters and the optimizer's state."""
+    total = hashlib.sha256()
+    for parameter in model.parameters():
+        states = [value for _, value in sorted(optimizer.state.get(parameter, {}).items()) if torch.is_tensor(value)]
+        for value in (parameter, *states):
+            local = value.to_local() if isinstance(value, DTensor) else value
+            total.update(local.detach().contiguous().numpy().tobytes())
+    return total.hexdigest()[:16]
+
+
+def whole_digest(options: Options) -> None:
+    """Train, and note the digest of the whole parameters before and after; each rank takes part in the gathering."""
+
+    def gathered(what: str, step: int, model: nn.Module) -> None:
+        parts = [value.full_tensor() if isinstance(value, DTensor) else value for value in model.parameters()]
+        total = hashlib.sha256(b"".join(value.detach().numpy().tobytes() for value in parts))
+        note(what, step, total.hexdigest()[:16])
+
+    train(options, gathered)
+
+
+def digest_of_checkpoint(path: Path, width: int = 32) -> str:
+    """The digest of what a checkpoint of a model that is not sharded holds; needs no process group."""
+    model = build(Options(width=width))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    dcp.read(path, TrainingState({"model": model, "optimizer": optimizer, "extra": Extra()}), Ranks(), saved_by=1)
+    return digest(model, optimizer)
+
+
+def root() -> Path:
+    return Path(os.environ["TEST_ROOT"])
+
+
+def note(what: str, step: int, text: str) -> None:
+    """Leave a line on disk that a SIGKILL cannot take back."""
+    with (root() / f"notes-{dist.get_rank()}.txt").open("a") as file:
+        file.write(f"{time.time()} {what} {step} {text}\n")
