@@ -44,8 +44,26 @@ class PreemptionPluginScriptArgs:
         )
 
 
+@dataclasses.dataclass
+class CheckpointPluginScriptArgs:
+    """What ``script_args_converter_fn`` of CheckpointPlugin is given."""
+
+    async_save: bool
+    ckpt_format: str
+    non_persistent_local_ckpt_dir: str | None
+    non_persistent_local_ckpt_algo: str
+
+    def overrides(self) -> list[str]:
+        """As Megatron-Bridge's scripts take them; without a local tier its settings are left out."""
+        values = dataclasses.asdict(self)
+        is_local = self.non_persistent_local_ckpt_dir is not None
+        return _hydra(
+            {f"checkpoint.{name}": value for name, value in values.items() if is_local or "local" not in name}
+        )
+
+
 def _hydra(values: Mapping[str, Any]) -> list[str]:
-    return [f"{name}={str(value).lower()}" for name, value in values.items()]
+    return [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in values.items()]
 
 
 def argument_edits(owner: str, task: run.Script | run.Partial, arguments: list[str]) -> Iterator[Edit]:

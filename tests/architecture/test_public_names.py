@@ -21,6 +21,7 @@ from nemo_resiliency_plugins.cli.main import app
 PUBLIC = [
     "CheckpointConfig",
     "CheckpointError",
+    "CheckpointPlugin",
     "ConfigError",
     "ConflictError",
     "FaultScript",

@@ -12,13 +12,20 @@ import nemo_run as run
 import pytest
 from nemo_run.core.serialization.zlib_json import ZlibJSONSerializer
 
-from nemo_resiliency_plugins import ConflictError, FaultTolerancePlugin, PreemptionPlugin, UnsupportedError
+from nemo_resiliency_plugins import (
+    CheckpointPlugin,
+    ConflictError,
+    FaultTolerancePlugin,
+    PreemptionPlugin,
+    UnsupportedError,
+)
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
 from tests.plugins.slurm import make, policy, told
 
 PLUGINS: dict[str, Callable[[], ResiliencyPlugin]] = {
     "fault tolerance": lambda: FaultTolerancePlugin(rank_heartbeat_timeout=60, strict=True),
     "preemption": lambda: PreemptionPlugin(preempt_time=90, strict=True),
+    "checkpoint": lambda: CheckpointPlugin(async_save=True, strict=True),
 }
 PAIRS = list(itertools.combinations(PLUGINS, 2))
 LAUNCHERS = [None, "torchrun", "ft"]
