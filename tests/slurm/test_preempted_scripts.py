@@ -57,7 +57,7 @@ def test_a_script_that_saves_and_exits_0_comes_back_each_time(cluster: Cluster, 
         await_starts(job, count)
     assert starts(job) == ["start 0", "start 1", "start 2"]
     assert (tmp_path / "saved").read_text().splitlines() == ["saved", "saved"]
-    assert job.policy() | {"failures": 0, "attempts": 2} == job.policy()
+    assert job.policy() | {"failures": 0, "attempts": 0, "idle": 2} == job.policy()
     finish(job)
     assert [row["State"] for row in cluster.sacct(job.job_id)] == ["REQUEUED", "REQUEUED", "COMPLETED"]
     assert not job.running()
@@ -125,7 +125,7 @@ def test_only_the_preempted_task_of_an_array_starts_again(cluster: Cluster, tmp_
     cluster.cancel(f"{job.job_id}_1", "--signal=TERM")
     await_starts(job, 3)
     assert sorted(starts(job)) == ["0 start 0", "1 start 0", "1 start 1"]
-    assert (job.policy("policy-0")["attempts"], job.policy("policy-1")["attempts"]) == (0, 1)
+    assert (job.policy("policy-0")["idle"], job.policy("policy-1")["idle"]) == (0, 1)
     (job.root / "go").touch()
     for number in (0, 1):
         assert cluster.wait_for_end(f"{job.job_id}_{number}")[-1]["State"] == "COMPLETED"
