@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import nemo_run as run
+import pytest
 
 from nemo_resiliency_plugins import PreemptionPlugin
 from tests.harness import wait_for
@@ -101,6 +102,7 @@ def test_what_slurm_does_not_bring_back_submits_itself(cluster: Cluster, tmp_pat
     assert f"job {follower} continues job {job.job_id}" in job.log
 
 
+@pytest.mark.slow
 def test_what_slurm_brings_back_by_itself_has_not_failed(cluster: Cluster, tmp_path: Path) -> None:
     job = start(cluster, tmp_path, IGNORES, partition="low")
     preempt(cluster)

@@ -99,6 +99,7 @@ def test_a_kill_is_no_preemption(cluster: Cluster, tmp_path: Path, undisturbed: 
     assert not job.events("preempted")
 
 
+@pytest.mark.slow
 def test_a_requeue_by_an_operator_loses_nothing(cluster: Cluster, tmp_path: Path, undisturbed: str) -> None:
     job = train(cluster, tmp_path, fault_tolerance(), PreemptionPlugin())
     await_steps(job, 1)
