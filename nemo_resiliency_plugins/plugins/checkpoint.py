@@ -28,7 +28,7 @@ from nemo_resiliency_plugins.plugins.script_args import (
     argument_edits,
     require_module_level,
 )
-from nemo_resiliency_plugins.plugins.telling import by_variables
+from nemo_resiliency_plugins.plugins.telling import by_variables, without_effect
 
 NAME = "CheckpointPlugin"
 
@@ -89,7 +89,8 @@ class CheckpointPlugin(ResiliencyPlugin):
             planned = on_slurm.plan(NAME, task, executor, claims=claims, trains=self.trains, strict=self.strict)
             return (*arguments, *planned)
         if isinstance(executor, run.LocalExecutor):
-            return (*arguments, *by_variables(NAME, CheckpointConfig.PLUGIN, told, strict=self.strict))
+            variables = by_variables(NAME, CheckpointConfig.PLUGIN, told, strict=self.strict)
+            return (*arguments, *variables, *without_effect(NAME, self, ["trains"]))
         rule = "is not supported; run.SlurmExecutor and run.LocalExecutor are"
         remedy = "On other systems give session() a CheckpointConfig in the script."
         raise UnsupportedError("executor", type(executor).__name__, rule, remedy)

@@ -22,7 +22,7 @@ from nemo_resiliency_plugins.errors import UnsupportedError
 from nemo_resiliency_plugins.plugins.edits import Edit, Note, RunThroughStub, SetEnv, WriteFile
 from nemo_resiliency_plugins.plugins.launcher import OwningLauncher, take_over
 from nemo_resiliency_plugins.plugins.launcher_edits import UseLauncher
-from nemo_resiliency_plugins.plugins.telling import by_variables
+from nemo_resiliency_plugins.plugins.telling import by_variables, without_effect
 
 if TYPE_CHECKING:
     from nemo_resiliency_plugins.plugins.fault_tolerance import FaultTolerancePlugin
@@ -43,7 +43,7 @@ def plan(plugin: FaultTolerancePlugin, task: run.Script | run.Partial, executor:
         yield RunThroughStub(owner)
     else:
         yield Note(owner, "only a run.Script with a path is watched before its session starts")
-    yield from notes(plugin, owner)
+    yield from without_effect(owner, plugin, SLURM_ONLY)
 
 
 def variables(plugin: FaultTolerancePlugin, executor: run.LocalExecutor, owner: str) -> Iterator[Edit]:
@@ -66,14 +66,3 @@ def monitor_file(plugin: FaultTolerancePlugin, owner: str) -> WriteFile:
     text = yaml.safe_dump(plugin.monitor_settings(), sort_keys=False)
     name = f"ft-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
     return WriteFile(owner, Path(get_nemorun_home()) / "nrp" / name, text)
-
-
-def notes(plugin: FaultTolerancePlugin, owner: str) -> Iterator[Edit]:
-    """What was asked for and has no effect here."""
-    defaults = {field.name: field.default for field in dataclasses.fields(plugin)}
-    for name in SLURM_ONLY:
-        value, text = getattr(plugin, name), f"{name} has no effect: LocalExecutor starts a job once, on one machine"
-        asked = value != defaults[name]
-        if asked and plugin.strict:
-            raise UnsupportedError(f"{owner}.{name}", value, text, "Leave it at its default.")
-        yield Note(owner, text, warn=asked)

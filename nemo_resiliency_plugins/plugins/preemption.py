@@ -34,11 +34,12 @@ from nemo_resiliency_plugins.plugins.script_args import (
     argument_edits,
     require_module_level,
 )
-from nemo_resiliency_plugins.plugins.telling import by_variables
+from nemo_resiliency_plugins.plugins.telling import by_variables, without_effect
 from nemo_resiliency_plugins.slurm.durations import seconds
 
 NAME = "PreemptionPlugin"
 STEPS, BATCH = "steps", "batch"
+SLURM_ONLY = ("scope", "max_job_attempts", "trains")
 NEMO_RUN_WAIT_S = 60
 """NeMo-Run 0.11 starts every step with ``srun --wait=60``: seconds from the first task's end to the last one's."""
 MAX_LEAD_S, MAX_JOB_ATTEMPTS = 65535, 20
@@ -154,6 +155,7 @@ class PreemptionPlugin(ResiliencyPlugin):
 
     def _on_local(self) -> Iterator[Edit]:
         yield from by_variables(NAME, PreemptionConfig.PLUGIN, self.told_to_the_job(), strict=self.strict)
+        yield from without_effect(NAME, self, SLURM_ONLY)
         yield Note(
             NAME, "LocalExecutor announces no end and starts nothing again: the ranks heed signals that you send"
         )

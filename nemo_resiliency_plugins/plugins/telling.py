@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from nemo_resiliency_plugins.contract import ENV_STRICT, encode_value, variable
-from nemo_resiliency_plugins.plugins.edits import Edit, SetEnv
+from nemo_resiliency_plugins.errors import UnsupportedError
+from nemo_resiliency_plugins.plugins.edits import Edit, Note, SetEnv
 
 
 def by_variables(owner: str, config: str, fields: Mapping[str, Any], *, strict: bool) -> Iterator[Edit]:
@@ -15,3 +17,18 @@ def by_variables(owner: str, config: str, fields: Mapping[str, Any], *, strict: 
         yield SetEnv(owner, variable(config, field), encode_value(value))
     if strict:
         yield SetEnv(owner, ENV_STRICT, "true")
+
+
+def without_effect(owner: str, plugin: Any, names: Iterable[str]) -> Iterator[Edit]:
+    """Notes on the fields that do nothing on LocalExecutor, aloud where one was chosen.
+
+    Raises:
+        UnsupportedError: one was chosen, and the plugin is strict.
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(plugin)}
+    for name in names:
+        value, text = getattr(plugin, name), f"{name} has no effect: LocalExecutor starts a job once, on one machine"
+        asked = value != defaults[name]
+        if asked and plugin.strict:
+            raise UnsupportedError(f"{owner}.{name}", value, text, "Leave it at its default.")
+        yield Note(owner, text, warn=asked)

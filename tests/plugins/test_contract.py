@@ -103,3 +103,13 @@ def test_the_preview_is_what_is_done_and_changes_nothing(
     plugin.setup(task, executor)
     assert str(executor.setup_lines.splitlines()[-1]) in preview
     assert all(f"launcher.{name}" in preview for name in ("variables.NRP_STRICT", "config."))
+
+
+@pytest.mark.parametrize("plugin", [FaultTolerancePlugin, PreemptionPlugin, CheckpointPlugin])
+def test_a_field_that_does_nothing_on_one_machine_is_not_silently_accepted(
+    task: run.Script, executor: run.LocalExecutor, plugin: type, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(UnsupportedError, match=r"trains=1: trains has no effect"):
+        plugin(trains=1, strict=True).setup(task, executor)
+    plugin(trains=1).setup(task, executor)
+    assert "trains has no effect" in caplog.text
