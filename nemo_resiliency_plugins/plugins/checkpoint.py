@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import nemo_run as run
 from nemo_run.core.execution.base import Executor
 
-from nemo_resiliency_plugins.config import (
-    A_COUNT,
-    A_SWITCH,
-    CheckpointConfig,
-    Rule,
-    changed_fields,
-    field_names,
-    one_of,
-    validate,
-)
+from nemo_resiliency_plugins.config import CheckpointConfig
+from nemo_resiliency_plugins.config.rules import A_COUNT, A_SWITCH, Rule, changed_fields, field_names, one_of, validate
 from nemo_resiliency_plugins.errors import ConfigError, UnsupportedError
 from nemo_resiliency_plugins.plugins import on_slurm
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
-from nemo_resiliency_plugins.plugins.edits import Edit
+from nemo_resiliency_plugins.plugins.edits import Edit, Note
 from nemo_resiliency_plugins.plugins.script_args import (
     MEGATRON_BRIDGE,
     CheckpointPluginScriptArgs,
@@ -82,7 +74,7 @@ class CheckpointPlugin(ResiliencyPlugin):
         return CheckpointConfig(**{name: getattr(self, name) for name in field_names(CheckpointConfig)})
 
     def plan(self, task: run.Partial | run.Script, executor: Executor) -> tuple[Edit, ...]:
-        arguments = tuple(argument_edits(NAME, task, self._script_arguments()))
+        arguments = (*self._half_a_local_tier(), *argument_edits(NAME, task, self._script_arguments()))
         told = changed_fields(self.job_config())
         if isinstance(executor, run.SlurmExecutor):
             claims = {f"config.{CheckpointConfig.PLUGIN}": told}
@@ -94,6 +86,13 @@ class CheckpointPlugin(ResiliencyPlugin):
         rule = "is not supported; run.SlurmExecutor and run.LocalExecutor are"
         remedy = "On other systems give session() a CheckpointConfig in the script."
         raise UnsupportedError("executor", type(executor).__name__, rule, remedy)
+
+    def _half_a_local_tier(self) -> Iterator[Edit]:
+        missing = self.job_config().missing_for_local_tier
+        if missing is not None:
+            yield Note(
+                NAME, f"no local tier unless the script sets {missing}: it takes a directory and an interval", warn=True
+            )
 
     def _script_arguments(self) -> list[str]:
         fields = field_names(CheckpointPluginScriptArgs)

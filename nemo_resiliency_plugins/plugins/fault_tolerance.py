@@ -12,11 +12,11 @@ import nemo_run as run
 from nemo_run.core.execution.base import Executor
 
 from nemo_resiliency_plugins.compat import nvrx
-from nemo_resiliency_plugins.config import (
+from nemo_resiliency_plugins.config import FaultToleranceConfig
+from nemo_resiliency_plugins.config.rules import (
     A_COUNT,
     A_SWITCH,
     POSITIVE,
-    FaultToleranceConfig,
     Rule,
     changed_fields,
     field_names,

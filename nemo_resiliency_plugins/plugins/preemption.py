@@ -10,18 +10,17 @@ from typing import Any
 import nemo_run as run
 from nemo_run.core.execution.base import Executor
 
-from nemo_resiliency_plugins.config import (
+from nemo_resiliency_plugins.config import PreemptionConfig
+from nemo_resiliency_plugins.config.preemption import PREEMPTION_SIGNALS, signal_name
+from nemo_resiliency_plugins.config.rules import (
     A_COUNT,
     A_SWITCH,
     POSITIVE,
-    PREEMPTION_SIGNALS,
-    PreemptionConfig,
     Rule,
     changed_fields,
     is_count,
     one_of,
     optional,
-    signal_name,
     validate,
 )
 from nemo_resiliency_plugins.errors import ConfigError, ConflictError, UnsupportedError

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nemo_resiliency_plugins.config import CheckpointConfig, is_count
+from nemo_resiliency_plugins.config import CheckpointConfig
+from nemo_resiliency_plugins.config.rules import is_count
 from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.checkpoint.manager import Checkpointer, DcpCheckpointer, UserCheckpointer

@@ -7,13 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nemo_resiliency_plugins.config import (
-    CheckpointConfig,
-    FaultToleranceConfig,
-    PreemptionConfig,
-    changed_fields,
-    field_names,
-)
+from nemo_resiliency_plugins.config import CheckpointConfig, FaultToleranceConfig, PreemptionConfig
+from nemo_resiliency_plugins.config.rules import changed_fields, field_names
 from nemo_resiliency_plugins.contract import ENV_CONFIG, ENV_STRICT, overrides_from_env, read_config_file, variable
 from nemo_resiliency_plugins.errors import ConfigError
 

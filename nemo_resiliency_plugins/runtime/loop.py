@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
-from nemo_resiliency_plugins.config import is_count
+from nemo_resiliency_plugins.config.rules import is_count
 from nemo_resiliency_plugins.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -11,26 +11,23 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nemo_resiliency_plugins.contract import CHECKPOINTING, Reason
-from nemo_resiliency_plugins.errors import ConfigError, NotWorkingError
-from nemo_resiliency_plugins.runtime import watch, watching
+from nemo_resiliency_plugins.errors import ConfigError
+from nemo_resiliency_plugins.runtime import watch
 from nemo_resiliency_plugins.runtime.batch import BatchNotes
 from nemo_resiliency_plugins.runtime.checkpoint.manager import Checkpointer
 from nemo_resiliency_plugins.runtime.checkpoint.reporting import GLOBAL, Reporter
 from nemo_resiliency_plugins.runtime.effective import Given, is_strict, resolve_all
 from nemo_resiliency_plugins.runtime.ending import Ending
 from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure
-from nemo_resiliency_plugins.runtime.faults import FaultInjector
+from nemo_resiliency_plugins.runtime.features import Features
 from nemo_resiliency_plugins.runtime.identity import Identity
 from nemo_resiliency_plugins.runtime.log import line, logger
 from nemo_resiliency_plugins.runtime.loop import Loop, is_success
-from nemo_resiliency_plugins.runtime.preemption import handling
 
 if TYPE_CHECKING:
     import torch
 
     from nemo_resiliency_plugins.runtime.agreement import Ranks
-    from nemo_resiliency_plugins.runtime.hang_detection import NoHangDetection
-    from nemo_resiliency_plugins.runtime.preemption.handling import NoPreemption
 
 
 def session(config: Given | Sequence[Given] | None = None, *, strict: bool | None = None) -> Session:
@@ -52,8 +49,7 @@ def session(config: Given | Sequence[Given] | None = None, *, strict: bool | Non
 class Session:
     """See :func:`session`. What is said to be collective must be called by all ranks in the same order."""
 
-    _detection: NoHangDetection
-    _preemption: NoPreemption
+    _features: Features
 
     def __init__(self, config: Given | Sequence[Given] | None, *, strict: bool | None) -> None:
         self._configs = resolve_all(config, os.environ)
@@ -83,14 +79,7 @@ class Session:
         if identity.rank == 0:
             logger().info(line(0, f"effective configuration: {self._configs}"))
         self._notes.started()
-        config = self._configs.fault_tolerance
-        self._faults = FaultInjector(config, identity, self._events)
-        self._detection = watching.start(config, identity, self._events, strict=self._strict)
-        try:
-            self._preemption = handling.start(self._configs.preemption, identity, self._events, strict=self._strict)
-        except NotWorkingError:
-            self._detection.close(finished=False)
-            raise
+        self._features = Features(self._configs, identity, self._events, strict=self._strict)
         watch.reached_session()
         return self
 
@@ -101,7 +90,7 @@ class Session:
         try:
             if error is not None and failed:
                 emit_failure(self._events, "session_failed", error)
-            elif self._preemption.told and self._loop.in_step is None:
+            elif self._features.preemption.told and self._loop.in_step is None:
                 self._preempt()
             elif self._loop.done:
                 self.finish()
@@ -109,8 +98,7 @@ class Session:
                 self._say(f"no finished verdict: {self._loop.why_not_done}. Call finish() if that is meant")
         finally:
             self._checkpointer.close()
-            self._preemption.close(together=not failed)
-            self._detection.close(finished=self.stop_reason is Reason.FINISHED)
+            self._features.close(together=not failed, finished=self.stop_reason is Reason.FINISHED)
             self._events.close()
 
     def attach(
@@ -153,12 +141,12 @@ class Session:
         self._checkpointer, self._models = make_checkpointer(
             self._shared_ranks, wanted, self._configs.checkpoint, reporter, self._identity.node
         )
-        self._detection.start_learning(root or self._identity.directory, self._shared_ranks.maximum)
+        self._features.detection.start_learning(root or self._identity.directory, self._shared_ranks.maximum)
         began = time.monotonic()
         resumed = self._checkpointer.resume()
         tier = self._checkpointer.tier
         self._events.emit("resumed", step=resumed, tier=tier, seconds=time.monotonic() - began)
-        self._preemption.attached()
+        self._features.preemption.attached()
         return self._loop.resume(resumed, saved=tier == GLOBAL)
 
     def steps(self, start: int, stop: int) -> Iterator[int]:
@@ -169,11 +157,11 @@ class Session:
         """
         self._check_steps(start, stop)
         self._loop.done = False
-        self._preemption.loop_begins()
+        self._features.preemption.loop_begins()
         try:
             for step in range(start, stop):
                 if self.should_stop():
-                    self._detection.loop_ends()
+                    self._features.detection.loop_ends()
                     self._preempt()
                     return
                 self._step_begins(step)
@@ -181,11 +169,11 @@ class Session:
                 self._step_ends(step, first=step == start)
                 if self._loop.stop_asked:
                     break
-            self._detection.loop_ends()
+            self._features.detection.loop_ends()
             self._save_last()
             self._loop.done = True
         finally:
-            self._detection.loop_ends()
+            self._features.detection.loop_ends()
 
     def stop(self) -> None:
         """Let the loop end after the running step, as if it were the last; all ranks in the same step."""
@@ -209,11 +197,11 @@ class Session:
         """
         if not isinstance(name, str) or not name:
             raise ConfigError("session.section", name, "must be a name", 'For example section("evaluation").')
-        return self._detection.section(name)
+        return self._features.detection.section(name)
 
     def pause(self) -> AbstractContextManager[None]:
         """A block in which no hang is assumed, however long it takes; a crash is seen all the same."""
-        return self._detection.paused()
+        return self._features.detection.paused()
 
     def observe(self, loss: Any) -> None:
         """Tell the session the loss of the running step: one number or a tensor with one. Never synchronises a GPU."""
@@ -228,7 +216,7 @@ class Session:
         All ranks must ask in the same order, and all get the same answer: after True, go back to the training loop,
         which saves and ends before its next step.
         """
-        return self.stop_reason is not None or self._preemption.tick()
+        return self.stop_reason is not None or self._features.preemption.tick()
 
     def settle(self, forward_backward: Callable[[], object]) -> None:
         """Two throwaway passes before the loop, so that a restarted DDP model gives the same bits.
@@ -247,7 +235,9 @@ class Session:
         self._ending.finish(self._checkpointer.drain, self._shared_ranks, self._events)
 
     def _preempt(self) -> None:
-        self._ending.preempt(self._save_last, self._shared_ranks, self._events, self._preemption.since_notice_s())
+        self._ending.preempt(
+            self._save_last, self._shared_ranks, self._events, self._features.preemption.since_notice_s()
+        )
 
     def _check_steps(self, start: int, stop: int) -> None:
         if not self._entered:
@@ -260,22 +250,22 @@ class Session:
             self._say("timeouts are not learned: attach() was not called, so the ranks cannot agree on them")
 
     def _save(self, ranks: Ranks, step: int) -> None:
-        with self._detection.section(CHECKPOINTING):
+        with self._features.detection.section(CHECKPOINTING):
             self._checkpointer.save(step, None if self._loss is None else float(self._loss))
             self._loop.saved = step
-            self._detection.learn(ranks.maximum)
-        self._preemption.check()
+            self._features.detection.learn(ranks.maximum)
+        self._features.preemption.check()
 
     def _save_last(self) -> None:
         """:meth:`save`, and return when it is durable."""
         self.save()
-        with self._detection.section(CHECKPOINTING):
+        with self._features.detection.section(CHECKPOINTING):
             self._checkpointer.drain()
 
     def _durable(self, step: int, seconds: float) -> None:
         """On rank 0: a checkpoint of the global tier can be resumed from."""
         self._notes.checkpointed(step)
-        self._preemption.saved(seconds)
+        self._features.preemption.saved(seconds)
 
     def _say(self, text: str) -> None:
         if self._identity.rank == 0:
@@ -283,18 +273,13 @@ class Session:
 
     def _step_begins(self, step: int) -> None:
         self._loop.in_step = step
-        self._detection.step_begins(step)
-        if self._faults.armed:
-            self._faults.step_begins(step)
+        self._features.step_begins(step)
 
     def _step_ends(self, step: int, *, first: bool) -> None:
-        self._detection.step_ends()
-        if first:
-            self._events.emit("first_step", step=step)
-            self._preemption.check()
+        self._features.step_ends(step, first=first)
         due = self._loop.step_ends(step)
         if self._checkpointer.step_ends(self._loop.completed, saving=due):
-            with self._detection.section(CHECKPOINTING):
+            with self._features.detection.section(CHECKPOINTING):
                 self._checkpointer.save_locally(self._loop.completed)
         if due:
             self.save()

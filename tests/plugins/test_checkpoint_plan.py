@@ -44,3 +44,11 @@ def test_scripts_of_megatron_bridge_are_told_by_overrides(task: run.Script, exec
 def test_a_bad_value_is_refused_at_construction(fields: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         CheckpointPlugin(**fields)
+
+
+@pytest.mark.parametrize(("given", "missing"), [(name, other) for name in LOCAL for other in LOCAL if name != other])
+def test_half_a_local_tier_is_said(
+    given: str, missing: str, task: run.Script, executor: run.LocalExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    CheckpointPlugin(**{given: LOCAL[given]}).setup(task, executor)
+    assert f"no local tier unless the script sets {missing}" in caplog.text

@@ -161,8 +161,3 @@ def test_what_nodes_keep_of_another_training_is_not_taken(tmp_path: Path, traine
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "checkpoints")
     assert resumed(run(tmp_path, 4, train, options(tmp_path, 0, sharded=True)), 0)[0] == 0
-
-
-def test_half_of_the_settings_is_no_local_tier_and_is_said(tmp_path: Path) -> None:
-    group = run(tmp_path, 1, train, Options(steps=1, checkpoint=LOCAL))
-    assert "no local tier: it needs non_persistent_local_ckpt_dir" in group.log

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_resiliency_plugins.config import Fault, FaultScript, FaultToleranceConfig, changed_fields
+from nemo_resiliency_plugins.config import Fault, FaultScript, FaultToleranceConfig
+from nemo_resiliency_plugins.config.rules import changed_fields
 from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.runtime import session
 from nemo_resiliency_plugins.runtime.effective import is_strict, resolve

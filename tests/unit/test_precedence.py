@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from nemo_resiliency_plugins import FaultTolerancePlugin, runtime
-from nemo_resiliency_plugins.config import FaultToleranceConfig, field_names
+from nemo_resiliency_plugins.config import FaultToleranceConfig
+from nemo_resiliency_plugins.config.rules import field_names
 from nemo_resiliency_plugins.contract import encode_value, variable
 from nemo_resiliency_plugins.runtime.effective import resolve
 

@@ -322,6 +322,14 @@ def test_asking_for_what_cannot_work_is_a_warning_and_strictly_an_error(
         assert session.stop_reason is None
 
 
+def test_half_a_local_tier_is_a_warning_and_strictly_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    config = runtime.CheckpointConfig(non_persistent_local_ckpt_dir="/scratch/local")
+    with runtime.session(config):
+        assert "non_persistent_save_interval is not set" in caplog.text
+    with pytest.raises(NotWorkingError, match="local checkpoint tier"), runtime.session(config, strict=True):
+        pytest.fail("the session was opened")
+
+
 def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1

@@ -11,7 +11,6 @@ from nemo_resiliency_plugins.config import CheckpointConfig
 from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.checkpoint.reporting import GLOBAL, LOCAL, Reporter, Save
 from nemo_resiliency_plugins.runtime.checkpoint.saving import make_saver
-from nemo_resiliency_plugins.runtime.log import line, logger
 
 if TYPE_CHECKING:
     from nemo_resiliency_plugins.runtime.checkpoint.local import LocalTier
@@ -149,12 +148,9 @@ class DcpCheckpointer(Checkpointer):
 
 
 def make_local_tier(config: CheckpointConfig, node: str, ranks: Ranks, shared: SharedTier) -> LocalTier | None:
-    """Collective. None where it was not asked for; half a request is no tier either, and rank 0 says so."""
-    directory, every = config.non_persistent_local_ckpt_dir, config.non_persistent_save_interval
-    if directory is None or every is None:
-        if (directory, every) != (None, None) and ranks.rank == 0:
-            text = "no local tier: it needs non_persistent_local_ckpt_dir and non_persistent_save_interval"
-            logger().warning(line(0, text))
+    """Collective. None where it was not asked for."""
+    directory = config.non_persistent_local_ckpt_dir
+    if directory is None or config.non_persistent_save_interval is None:
         return None
     from nemo_resiliency_plugins.runtime.checkpoint.local import LocalTier
 

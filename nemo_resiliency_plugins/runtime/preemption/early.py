@@ -9,7 +9,8 @@ import threading
 from types import FrameType
 from typing import Any
 
-from nemo_resiliency_plugins.config import PREEMPTION_SIGNALS, PreemptionConfig
+from nemo_resiliency_plugins.config import PreemptionConfig
+from nemo_resiliency_plugins.config.preemption import PREEMPTION_SIGNALS
 from nemo_resiliency_plugins.contract import ENV_NOTICE
 from nemo_resiliency_plugins.runtime.effective import resolve
 from nemo_resiliency_plugins.runtime.events import EventLog

@@ -1,0 +1,57 @@
+"""The features that watch a training, opened, told about its steps and closed together."""
+
+from __future__ import annotations
+
+from nemo_resiliency_plugins.config import CheckpointConfig
+from nemo_resiliency_plugins.errors import NotWorkingError
+from nemo_resiliency_plugins.runtime import watching
+from nemo_resiliency_plugins.runtime.effective import Configs
+from nemo_resiliency_plugins.runtime.events import EventLog
+from nemo_resiliency_plugins.runtime.faults import FaultInjector
+from nemo_resiliency_plugins.runtime.identity import Identity
+from nemo_resiliency_plugins.runtime.not_working import report
+from nemo_resiliency_plugins.runtime.preemption import handling
+
+
+class Features:
+    """What each one does is its own business; this knows the order.
+
+    Raises:
+        NotWorkingError: under ``strict``, a feature was asked for and cannot work here.
+    """
+
+    def __init__(self, configs: Configs, identity: Identity, events: EventLog, *, strict: bool) -> None:
+        _report_half_a_local_tier(configs.checkpoint, identity, events, strict=strict)
+        self._events = events
+        self._faults = FaultInjector(configs.fault_tolerance, identity, events)
+        self.detection = watching.start(configs.fault_tolerance, identity, events, strict=strict)
+        try:
+            self.preemption = handling.start(configs.preemption, identity, events, strict=strict)
+        except NotWorkingError:
+            self.detection.close(finished=False)
+            raise
+
+    def step_begins(self, step: int) -> None:
+        self.detection.step_begins(step)
+        if self._faults.armed:
+            self._faults.step_begins(step)
+
+    def step_ends(self, step: int, *, first: bool) -> None:
+        """``first``: the first step since the start of the loop."""
+        self.detection.step_ends()
+        if first:
+            self._events.emit("first_step", step=step)
+            self.preemption.check()
+
+    def close(self, *, together: bool, finished: bool) -> None:
+        """``together``: all ranks do so now, otherwise this one goes alone."""
+        self.preemption.close(together=together)
+        self.detection.close(finished=finished)
+
+
+def _report_half_a_local_tier(config: CheckpointConfig, identity: Identity, events: EventLog, *, strict: bool) -> None:
+    missing = config.missing_for_local_tier
+    if missing is not None:
+        what, reason = "a local checkpoint tier was asked for, but there is none", f"{missing} is not set"
+        remedy, rank = "Set it, or leave the other one out", identity.rank
+        report(what, reason, remedy, feature="local checkpoints", rank=rank, events=events, strict=strict)
