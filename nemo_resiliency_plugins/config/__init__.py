@@ -4,5 +4,13 @@ from nemo_resiliency_plugins.config.checkpoint import CheckpointConfig
 from nemo_resiliency_plugins.config.fault_script import Fault, FaultScript
 from nemo_resiliency_plugins.config.fault_tolerance import FaultToleranceConfig
 from nemo_resiliency_plugins.config.preemption import PreemptionConfig
+from nemo_resiliency_plugins.config.straggler import NVRxStragglerDetectionConfig
 
-__all__ = ["CheckpointConfig", "Fault", "FaultScript", "FaultToleranceConfig", "PreemptionConfig"]
+__all__ = [
+    "CheckpointConfig",
+    "Fault",
+    "FaultScript",
+    "FaultToleranceConfig",
+    "NVRxStragglerDetectionConfig",
+    "PreemptionConfig",
+]

@@ -11,7 +11,19 @@ A training script opens one session, and everything else hangs on that object::
 
 from __future__ import annotations
 
-from nemo_resiliency_plugins.config import CheckpointConfig, FaultToleranceConfig, PreemptionConfig
+from nemo_resiliency_plugins.config import (
+    CheckpointConfig,
+    FaultToleranceConfig,
+    NVRxStragglerDetectionConfig,
+    PreemptionConfig,
+)
 from nemo_resiliency_plugins.runtime.session import Session, session
 
-__all__ = ["CheckpointConfig", "FaultToleranceConfig", "PreemptionConfig", "Session", "session"]
+__all__ = [
+    "CheckpointConfig",
+    "FaultToleranceConfig",
+    "NVRxStragglerDetectionConfig",
+    "PreemptionConfig",
+    "Session",
+    "session",
+]

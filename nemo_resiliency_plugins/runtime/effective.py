@@ -7,14 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nemo_resiliency_plugins.config import CheckpointConfig, FaultToleranceConfig, PreemptionConfig
+from nemo_resiliency_plugins.config import (
+    CheckpointConfig,
+    FaultToleranceConfig,
+    NVRxStragglerDetectionConfig,
+    PreemptionConfig,
+)
 from nemo_resiliency_plugins.config.rules import changed_fields, field_names
 from nemo_resiliency_plugins.contract import ENV_CONFIG, ENV_STRICT, overrides_from_env, read_config_file, variable
 from nemo_resiliency_plugins.errors import ConfigError
 
 Config = TypeVar("Config")
-Given = FaultToleranceConfig | PreemptionConfig | CheckpointConfig
-KINDS = (FaultToleranceConfig, PreemptionConfig, CheckpointConfig)
+Given = FaultToleranceConfig | PreemptionConfig | CheckpointConfig | NVRxStragglerDetectionConfig
+KINDS = (FaultToleranceConfig, PreemptionConfig, CheckpointConfig, NVRxStragglerDetectionConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,9 +29,10 @@ class Configs:
     fault_tolerance: FaultToleranceConfig
     preemption: PreemptionConfig
     checkpoint: CheckpointConfig
+    straggler: NVRxStragglerDetectionConfig
 
     def __str__(self) -> str:
-        return f"{self.fault_tolerance}, {self.preemption}, {self.checkpoint}"
+        return ", ".join(str(getattr(self, field.name)) for field in dataclasses.fields(self))
 
 
 def resolve_all(given: Given | Sequence[Given] | None, env: Mapping[str, str]) -> Configs:

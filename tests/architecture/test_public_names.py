@@ -27,6 +27,7 @@ PUBLIC = [
     "FaultScript",
     "FaultToleranceConfig",
     "FaultTolerancePlugin",
+    "NVRxStragglerDetectionConfig",
     "NotWorkingError",
     "PreemptionConfig",
     "PreemptionPlugin",
