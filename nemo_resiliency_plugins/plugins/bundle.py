@@ -6,7 +6,16 @@ import zipfile
 from pathlib import Path
 
 PACKAGE = "nemo_resiliency_plugins"
-ROOMS = ("__init__.py", "errors.py", "contract.py", "config", "runtime", "compat/__init__.py", "compat/nvrx.py")
+ROOMS = (
+    "__init__.py",
+    "errors.py",
+    "contract.py",
+    "config",
+    "runtime",
+    "compat/__init__.py",
+    "compat/nvrx.py",
+    "compat/nvrx_stragglers.py",
+)
 """What ranks and node scripts import; it needs the standard library, torch and NVRx."""
 FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 

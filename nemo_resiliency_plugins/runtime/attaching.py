@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from nemo_resiliency_plugins.config import CheckpointConfig
 from nemo_resiliency_plugins.config.rules import is_count
@@ -15,9 +15,7 @@ from nemo_resiliency_plugins.runtime.checkpoint.manager import Checkpointer, Dcp
 from nemo_resiliency_plugins.runtime.checkpoint.reporting import Reporter
 from nemo_resiliency_plugins.runtime.identity import Identity
 
-if TYPE_CHECKING:
-    import torch
-
+Attached = TypeVar("Attached")
 Functions = tuple["Callable[[int], object] | None", "Callable[[int], object] | None", "Callable[[], int | None] | None"]
 
 
@@ -52,11 +50,15 @@ class Wanted:
             remedy = 'Give {"model": model, "optimizer": optimizer}.'
             raise ConfigError("attach.state", type(self.state).__name__, "must map names to objects", remedy)
 
+    def of_type(self, kind: type[Attached]) -> list[Attached]:
+        """The objects of ``kind`` in the state."""
+        return [value for value in (self.state or {}).values() if isinstance(value, kind)]
+
 
 def make_checkpointer(
     ranks: Ranks, wanted: Wanted, config: CheckpointConfig, reporter: Reporter, node: str
-) -> tuple[Checkpointer, list[torch.nn.Module]]:
-    """Collective. The checkpointer, and the modules that it knows of."""
+) -> Checkpointer:
+    """Collective."""
     state, root, functions = wanted.state, wanted.root, wanted.functions
     save, load, latest = functions
     if save and load and latest and state is None:
@@ -64,7 +66,7 @@ def make_checkpointer(
             if value := getattr(config, name):
                 rule = "cannot be used with save=, load= and latest=: the session knows nothing of that format"
                 raise ConfigError(f"CheckpointConfig.{name}", value, rule, "Attach state=, or leave it out.")
-        return UserCheckpointer(ranks, reporter, save=save, load=load, latest=latest), []
+        return UserCheckpointer(ranks, reporter, save=save, load=load, latest=latest)
     if state is None or root is None or any(functions):
         given = {"state": state is not None, "directory": root is not None, "functions": sum(map(bool, functions))}
         rule = "takes state with a directory, or all of save, load and latest without state"
@@ -72,5 +74,4 @@ def make_checkpointer(
     if config.ckpt_format != "torch_dist":
         rule = "is not written by the session"
         raise ConfigError("CheckpointConfig.ckpt_format", config.ckpt_format, rule, "Give save=, load= and latest=.")
-    checkpointer = DcpCheckpointer(root, state, ranks, reporter, keep=wanted.keep, config=config, node=node)
-    return checkpointer, checkpointer.state.models
+    return DcpCheckpointer(root, state, ranks, reporter, keep=wanted.keep, config=config, node=node)

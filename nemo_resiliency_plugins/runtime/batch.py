@@ -43,11 +43,12 @@ class BatchNotes:
         """The state after ``step`` steps is safe."""
         self._leave(progress_path, f"{step}\n")
 
-    def ended(self, reason: Reason, step: int) -> None:
-        """All ranks end because of ``reason``, after ``step`` steps."""
+    def ended(self, reason: Reason, step: int, of: tuple[int, str] | None = None) -> None:
+        """All ranks end because of ``reason``, after ``step`` steps; ``of``: the rank and nodes that are the cause."""
         if self._directory is not None:
             code = CODES.get(reason, ExitCode.OK)
-            verdict = Verdict(reason, code, step, self._identity.rank, self._identity.node)
+            rank, node = of or (self._identity.rank, self._identity.node)
+            verdict = Verdict(reason, code, step, rank, node)
             verdict.write(self._directory, self._identity.attempt)
 
     def _leave(self, path: Callable[[Path, Attempt], Path], text: str) -> None:

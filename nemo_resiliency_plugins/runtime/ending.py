@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nemo_resiliency_plugins.contract import Reason
@@ -14,10 +14,11 @@ from nemo_resiliency_plugins.runtime.loop import Loop, ranks_if_any
 
 if TYPE_CHECKING:
     from nemo_resiliency_plugins.runtime.agreement import Ranks
+    from nemo_resiliency_plugins.runtime.stragglers.scores import Straggler
 
 
 class Ending:
-    """The first reason holds; both methods are collective."""
+    """The first reason holds; every method is a collective."""
 
     def __init__(self, loop: Loop, notes: BatchNotes) -> None:
         self._loop, self._notes = loop, notes
@@ -53,9 +54,21 @@ class Ending:
         self._end(Reason.PREEMPTED_UNSAVED if lost else Reason.PREEMPTED)
         events.emit("preempted", step=self._loop.completed, since_notice_s=since_s + save_s, save_s=save_s)
 
-    def _end(self, reason: Reason) -> None:
+    def leave_stragglers(
+        self, save: Callable[[], None], ranks: Ranks | None, events: EventLog, stragglers: Sequence[Straggler]
+    ) -> None:
+        """Save, and let the retry policy go on without the nodes of ``stragglers``. Raises CheckpointError."""
+        if self.reason is not None:
+            return
+        save()
+        _meet(ranks)
+        nodes = sorted({each.node for each in stragglers})
+        self._end(Reason.STRAGGLER, of=(stragglers[0].rank, " ".join(nodes)))
+        events.emit("straggler_stop", step=self._loop.completed, nodes=nodes)
+
+    def _end(self, reason: Reason, of: tuple[int, str] | None = None) -> None:
         self.reason = reason
-        self._notes.ended(reason, self._loop.completed)
+        self._notes.ended(reason, self._loop.completed, of)
 
 
 def _meet(ranks: Ranks | None) -> None:

@@ -11,6 +11,7 @@ from nemo_resiliency_plugins.runtime.faults import FaultInjector
 from nemo_resiliency_plugins.runtime.identity import Identity
 from nemo_resiliency_plugins.runtime.not_working import report
 from nemo_resiliency_plugins.runtime.preemption import handling
+from nemo_resiliency_plugins.runtime.stragglers import detection
 
 
 class Features:
@@ -30,14 +31,22 @@ class Features:
         except NotWorkingError:
             self.detection.close(finished=False)
             raise
+        self.stragglers = detection.start(configs.straggler, identity, events, strict=strict)
+
+    def loop_begins(self) -> None:
+        """Collective."""
+        self.stragglers.loop_begins()
+        self.preemption.loop_begins()
 
     def step_begins(self, step: int) -> None:
         self.detection.step_begins(step)
+        self.stragglers.step_begins()
         if self._faults.armed:
             self._faults.step_begins(step)
 
     def step_ends(self, step: int, *, first: bool) -> None:
-        """``first``: the first step since the start of the loop."""
+        """Collective at times. ``first``: the first step since the start of the loop."""
+        self.stragglers.step_ends(step + 1, first=first)
         self.detection.step_ends()
         if first:
             self._events.emit("first_step", step=step)
@@ -45,6 +54,7 @@ class Features:
 
     def close(self, *, together: bool, finished: bool) -> None:
         """``together``: all ranks do so now, otherwise this one goes alone."""
+        self.stragglers.close()
         self.preemption.close(together=together)
         self.detection.close(finished=finished)
 

@@ -91,7 +91,7 @@ class Session:
             if error is not None and failed:
                 emit_failure(self._events, "session_failed", error)
             elif self._features.preemption.told and self._loop.in_step is None:
-                self._preempt()
+                self._stop_together()
             elif self._loop.done:
                 self.finish()
             elif self.stop_reason is None:
@@ -129,6 +129,8 @@ class Session:
             ConfigError: neither ``state`` with a directory nor all three functions were given, or a bad value.
             CheckpointError: checkpoints are there and none can be resumed from.
         """
+        import torch
+
         from nemo_resiliency_plugins.runtime.attaching import Wanted, make_checkpointer, make_ranks
 
         if self._shared_ranks is not None or not self._entered:
@@ -138,15 +140,18 @@ class Session:
         self._shared_ranks = make_ranks(self._identity, process_group)
         wanted = Wanted(state, root, every, keep, (save, load, latest))
         reporter = Reporter(self._identity.rank, self._events, self._durable)
-        self._checkpointer, self._models = make_checkpointer(
+        self._checkpointer = make_checkpointer(
             self._shared_ranks, wanted, self._configs.checkpoint, reporter, self._identity.node
         )
+        self._models = wanted.of_type(torch.nn.Module)
         self._features.detection.start_learning(root or self._identity.directory, self._shared_ranks.maximum)
         began = time.monotonic()
         resumed = self._checkpointer.resume()
         tier = self._checkpointer.tier
         self._events.emit("resumed", step=resumed, tier=tier, seconds=time.monotonic() - began)
         self._features.preemption.attached()
+        optimizers = wanted.of_type(torch.optim.Optimizer)
+        self._features.stragglers.attached(self._models, optimizers, self._shared_ranks)
         return self._loop.resume(resumed, saved=tier == GLOBAL)
 
     def steps(self, start: int, stop: int) -> Iterator[int]:
@@ -157,12 +162,12 @@ class Session:
         """
         self._check_steps(start, stop)
         self._loop.done = False
-        self._features.preemption.loop_begins()
+        self._features.loop_begins()
         try:
             for step in range(start, stop):
                 if self.should_stop():
                     self._features.detection.loop_ends()
-                    self._preempt()
+                    self._stop_together()
                     return
                 self._step_begins(step)
                 yield step
@@ -170,6 +175,7 @@ class Session:
                 if self._loop.stop_asked:
                     break
             self._features.detection.loop_ends()
+            self._features.stragglers.loop_ends(self._loop.completed)
             self._save_last()
             self._loop.done = True
         finally:
@@ -216,7 +222,8 @@ class Session:
         All ranks must ask in the same order, and all get the same answer: after True, go back to the training loop,
         which saves and ends before its next step.
         """
-        return self.stop_reason is not None or self._features.preemption.tick()
+        asked = self.stop_reason is not None or bool(self._features.stragglers.found)
+        return asked or self._features.preemption.tick()
 
     def settle(self, forward_backward: Callable[[], object]) -> None:
         """Two throwaway passes before the loop, so that a restarted DDP model gives the same bits.
@@ -234,10 +241,13 @@ class Session:
         """Collective. The training is done: rank 0 writes the finished verdict when all ranks are here."""
         self._ending.finish(self._checkpointer.drain, self._shared_ranks, self._events)
 
-    def _preempt(self) -> None:
-        self._ending.preempt(
-            self._save_last, self._shared_ranks, self._events, self._features.preemption.since_notice_s()
-        )
+    def _stop_together(self) -> None:
+        save, ranks, stragglers = self._save_last, self._shared_ranks, self._features.stragglers
+        if stragglers.found:
+            self._ending.leave_stragglers(save, ranks, self._events, stragglers.found)
+            return
+        stragglers.loop_ends(self._loop.completed)
+        self._ending.preempt(save, ranks, self._events, self._features.preemption.since_notice_s())
 
     def _check_steps(self, start: int, stop: int) -> None:
         if not self._entered:
