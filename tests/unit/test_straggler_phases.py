@@ -108,7 +108,7 @@ def test_copies_and_pickles_of_a_model_work_and_watch_nothing() -> None:
     watched.step_begins()
     for other in others:
         other(torch.ones(2, 4)).sum().backward()
-    assert watched.step_ends() == (1.0, 0.0, 0.0, 0.0, 0.0)
+    assert watched.step_ends() == [1.0, 0.0, 0.0, 0.0, 0.0]
     watched.close()
 
 

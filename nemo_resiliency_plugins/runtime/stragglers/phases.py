@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER = PHASES = ("data", "forward", "backward", "optimizer", "other")
-_WAITING, _BETWEEN = "waiting", "between"
-"""After the last gradient: DDP waits for those of the others; or it does not, and another micro-batch may follow."""
+PHASES = ("data", "forward", "backward", "optimizer", "other")
+DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER, _WAITING, _BETWEEN = range(7)
+"""Places in a list of seconds; the last two are no work.
+
+After the last gradient: DDP waits for those of the others; or it does not, and another micro-batch may follow."""
 
 
 class Phases:
@@ -31,7 +33,8 @@ class Phases:
         clock: Callable[[], float] = float,
     ) -> None:
         self._clock, self._models = clock, models
-        self._spent: dict[str, float] = {}
+        self._reducing = [model for model in models if hasattr(model, "require_backward_grad_sync")]
+        self._spent = [0.0] * 7
         self._phase, self._since = OTHER, 0.0
         self._is_searching, self._is_seen = False, False
         self._last: Any = None
@@ -50,10 +53,10 @@ class Phases:
         return Phases, ()
 
     def step_begins(self) -> None:
-        self._spent = dict.fromkeys(PHASES, 0.0)
+        self._spent = [0.0] * 7
         self._phase, self._since, self._is_seen = DATA, self._clock(), False
 
-    def step_ends(self) -> tuple[float, ...] | None:
+    def step_ends(self) -> list[float] | None:
         """Seconds of each phase; None for a step in which it was not known where *backward* ends."""
         self._enter(OTHER)
         if self._is_searching:
@@ -62,16 +65,16 @@ class Phases:
         elif self._last is not None and not self._is_seen:
             self._search()
         else:
-            return tuple(self._spent[phase] for phase in PHASES)
+            return self._spent[: len(PHASES)]
         return None
 
     def close(self) -> None:
         for hook in (*self._hooks, *self._of_gradients):
             hook.remove()
 
-    def _enter(self, phase: str) -> None:
+    def _enter(self, phase: int) -> None:
         now = self._clock()
-        self._spent[self._phase] = self._spent.get(self._phase, 0.0) + now - self._since
+        self._spent[self._phase] += now - self._since
         self._phase, self._since = phase, now
 
     def _search(self) -> None:
@@ -110,4 +113,4 @@ class Phases:
 
     def _waits_for_others(self) -> bool:
         """DDP's own word for a backward pass that is not within ``no_sync()``."""
-        return any(getattr(model, "require_backward_grad_sync", False) for model in self._models)
+        return any(model.require_backward_grad_sync for model in self._reducing)

@@ -1,0 +1,94 @@
+"""Straggler detection in a session of one rank: memory, restarts in a process, and a stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch import nn
+from torch.distributed import Work
+
+from nemo_resiliency_plugins import runtime
+from nemo_resiliency_plugins.contract import Attempt, Reason, Verdict, read_events
+from nemo_resiliency_plugins.errors import NotWorkingError
+
+EVERYTHING_IS_SLOW = {"gpu_individual_perf_threshold": 1.0, "stop_if_detected": True, "report_time_interval": 0.01}
+
+
+def config(**fields: object) -> runtime.NVRxStragglerDetectionConfig:
+    return runtime.NVRxStragglerDetectionConfig(**{"enabled": True, "report_time_interval": 0.05, **fields})
+
+
+def resident_mb() -> float:
+    return float(psutil.Process().memory_info().rss) / 1e6
+
+
+def test_two_hundred_thousand_steps_take_no_more_memory(tmp_path: Path) -> None:
+    seen = {}
+    with runtime.session(config(enable_logging=False, report_time_interval=1000.0)) as session:
+        session.attach({"model": nn.Linear(2, 2)}, tmp_path)
+        for step in session.steps(0, 200_001):
+            if step in (20_000, 200_000):
+                seen[step] = resident_mb()
+    assert seen[200_000] - seen[20_000] < 1
+
+
+def test_a_second_session_in_the_process_measures_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    model = nn.Linear(2, 2)
+    wait = Work.wait
+    for life in range(3):
+        with runtime.session(config(report_time_interval=1000.0)) as session:
+            start = session.attach({"model": model}, tmp_path)
+            assert Work.wait is not wait
+            for step in session.steps(start, start + 9):
+                model(torch.ones(1, 2)).sum().backward()
+                if life == 1 and step == start + 5:
+                    session.stop()
+        assert Work.wait is wait
+    assert caplog.text.count("Host individual performance:\n") == 3
+    assert not model._forward_hooks
+
+
+def test_hooks_are_gone_after_an_error(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    with pytest.raises(ZeroDivisionError), runtime.session(config()) as session:
+        session.attach({"model": model}, tmp_path)
+        for step in session.steps(0, 5):
+            1 // (step - 2)
+    assert not model._forward_hooks
+
+
+def test_a_stop_saves_and_leaves_and_a_later_run_finishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NRP_DIR", str(tmp_path / "nrp"))
+    model = nn.Linear(2, 2)
+    with runtime.session(config(**EVERYTHING_IS_SLOW)) as session:
+        session.attach({"model": model}, tmp_path / "checkpoints")
+        for _ in session.steps(0, 100_000):
+            model(torch.ones(1, 2)).sum().backward()
+        assert session.should_stop()
+    assert session.stop_reason is Reason.STRAGGLER
+    verdict = Verdict.read(tmp_path / "nrp", Attempt())
+    assert verdict is not None
+    assert verdict.reason is Reason.STRAGGLER
+    [stop] = [event for event in read_events(tmp_path / "nrp") if event["event"] == "straggler_stop"]
+    with runtime.session() as session:
+        assert session.attach({"model": model}, tmp_path / "checkpoints") == stop["step"] == verdict.step
+        list(session.steps(verdict.step, verdict.step + 2))
+    assert session.stop_reason is Reason.FINISHED
+
+
+def test_a_straggler_in_the_last_report_of_a_finished_training_changes_nothing(tmp_path: Path) -> None:
+    fields = {**EVERYTHING_IS_SLOW, "report_time_interval": 1000.0, "gpu_individual_perf_threshold": 1.0}
+    model = nn.Linear(2, 2)
+    with runtime.session(config(**fields)) as session:
+        session.attach({"model": model}, tmp_path)
+        list(session.steps(0, 10))
+    assert session.stop_reason is Reason.FINISHED
+
+
+def test_nothing_to_measure_is_an_error_under_strict() -> None:
+    with pytest.raises(NotWorkingError, match="attach"), runtime.session(config(), strict=True) as session:
+        list(session.steps(0, 3))
