@@ -51,10 +51,11 @@ class Action(str, enum.Enum):
 
 
 class Counts(str, enum.Enum):
-    """What an ending uses up. IDLE: no failure, but no progress that we know of either."""
+    """What an ending uses up. IDLE: no failure, but no progress that we know of. ATTEMPT: one of all attempts."""
 
     NOTHING = "nothing"
     IDLE = "idle"
+    ATTEMPT = "attempt"
     FAILURE = "failure"
 
 
@@ -121,7 +122,7 @@ RULES: tuple[Rule, ...] = (
     *counted("preempted, save failed", Action.REQUEUE, "1", verdict="preempted_unsaved"),
     rule(
         "run elsewhere",
-        Decision(Action.EXCLUDE, Counts.FAILURE),
+        Decision(Action.EXCLUDE, Counts.ATTEMPT),
         verdict=ELSEWHERE,
         elsewhere="yes",
         attempts="left",

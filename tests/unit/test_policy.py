@@ -24,7 +24,7 @@ USUAL = {
     "idle": "left",
     "elsewhere": "yes",
 }
-NOTHING, IDLE, FAILURE = Counts
+NOTHING, IDLE, ATTEMPT, FAILURE = Counts
 any_facts = st.fixed_dictionaries({fact: st.sampled_from(values) for fact, values in FACTS.items()})
 
 
@@ -65,9 +65,9 @@ def test_every_rule_decides_something() -> None:
         ({"verdict": "preempted", "idle": "spent", "progress": "yes"}, Action.REQUEUE, NOTHING, "own"),
         ({"verdict": "preempted", "idle": "spent"}, Action.STOP, NOTHING, "1"),
         ({"verdict": "preempted_unsaved"}, Action.REQUEUE, FAILURE, "own"),
-        ({"verdict": "straggler"}, Action.EXCLUDE, FAILURE, "own"),
-        ({"verdict": "rerun_elsewhere"}, Action.EXCLUDE, FAILURE, "own"),
-        ({"verdict": "straggler", "failures": "spent"}, Action.EXCLUDE, FAILURE, "own"),
+        ({"verdict": "straggler"}, Action.EXCLUDE, ATTEMPT, "own"),
+        ({"verdict": "rerun_elsewhere"}, Action.EXCLUDE, ATTEMPT, "own"),
+        ({"verdict": "straggler", "failures": "spent"}, Action.EXCLUDE, ATTEMPT, "own"),
         ({"verdict": "straggler", "attempts": "spent"}, Action.STOP, NOTHING, "1"),
         ({"verdict": "straggler", "attempts": "spent", "code": "0"}, Action.STOP, NOTHING, "1"),
         ({"verdict": "straggler", "elsewhere": "spent"}, Action.AGAIN, FAILURE, "own"),

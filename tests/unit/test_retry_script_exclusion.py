@@ -49,6 +49,14 @@ def test_a_verdict_may_name_several_nodes(batch: Batch) -> None:
     assert [node for _, node, _ in exclusions(batch)] == ["n4", "n5"]
 
 
+def test_a_job_that_slurm_may_not_bring_back_by_itself_leaves_the_node_too(batch: Batch) -> None:
+    straggler(batch, "n4", max_failures=0, requeue=False)
+    settings = [f"update JobId=7 Requeue={value}" for value in (0, 1)]
+    assert batch.calls == [*settings, "requeue 7", "update JobId=7 ExcNodeList=n4"]
+    assert batch.run("exit 0", 1, max_failures=0, requeue=False) == 0
+    assert batch.rounds == 2
+
+
 def test_nodes_that_the_user_excludes_stay_excluded(batch: Batch) -> None:
     batch.job(NOBODY.replace("ExcNodeList=(null)", "ExcNodeList=n2,n4"))
     straggler(batch, "n5", max_exclusions=1)
