@@ -173,26 +173,20 @@ class AddArguments(Edit):
     arguments: tuple[str, ...]
 
     def check(self, target: Target) -> None:
-        given = _by_key(self._present(target))
+        given = _by_key(script_arguments(target.task))
         for key, value in _by_key(self.arguments).items():
             if given.get(key, value) != value:
                 rule = f"{self.owner} adds {key}={value}, the script's arguments have {key}={given[key]}"
                 raise ConflictError("task.args", f"{key}={given[key]}", rule, "Remove one of them")
 
     def apply(self, target: Target) -> None:
-        present = self._present(target)
+        present = script_arguments(target.task)
         if not _contains(present, self.arguments):
             keys = _by_key(present).keys()
             target.task.args.extend(argument for argument in self.arguments if not _by_key([argument]).keys() & keys)
 
     def __str__(self) -> str:
         return f"script arguments += {shlex.join(self.arguments)}"
-
-    @staticmethod
-    def _present(target: Target) -> list[str]:
-        """The script's own arguments, also when it is started through the stub already."""
-        task = target.task
-        return decode_arguments(task.args) if task.path == LAUNCH_MODULE else list(task.args)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,6 +236,13 @@ def apply(edits: Iterable[Edit], task: run.Partial | run.Script, executor: Execu
         edit.check(target)
     for edit in edits:
         edit.apply(target)
+
+
+def script_arguments(task: run.Partial | run.Script) -> list[str]:
+    """The arguments of a script, also when it is started through the stub already; other tasks have none."""
+    if not isinstance(task, run.Script):
+        return []
+    return decode_arguments(task.args) if task.path == LAUNCH_MODULE else [str(each) for each in task.args]
 
 
 def _by_key(arguments: Iterable[str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import nemo_run as run
@@ -60,6 +60,27 @@ class CheckpointPluginScriptArgs:
         return _hydra(
             {f"checkpoint.{name}": value for name, value in values.items() if is_local or "local" not in name}
         )
+
+
+@dataclasses.dataclass
+class StragglerPluginScriptArgs:
+    """What ``script_args_converter_fn`` of StragglerPlugin is given."""
+
+    enabled: bool
+    report_time_interval: float
+    calc_relative_gpu_perf: bool
+    calc_individual_gpu_perf: bool
+    num_gpu_perf_scores_to_print: int
+    gpu_relative_perf_threshold: float
+    gpu_individual_perf_threshold: float
+    stop_if_detected: bool
+    enable_logging: bool
+    profiling_interval: int
+
+    def overrides(self, leave_out: Collection[str] = ()) -> list[str]:
+        """As Megatron-Bridge's scripts take them, without the fields that the script is given already."""
+        values = dataclasses.asdict(self)
+        return _hydra({f"nvrx_straggler.{name}": value for name, value in values.items() if name not in leave_out})
 
 
 def _hydra(values: Mapping[str, Any]) -> list[str]:

@@ -23,7 +23,7 @@ FACTS: dict[str, tuple[str, ...]] = {
     "failures": ("left", "spent"),
     "attempts": ("left", "spent"),
     "idle": ("left", "spent"),
-    "elsewhere": ("yes", "no"),
+    "elsewhere": ("yes", "spent", "none"),
 }
 """What the batch script finds out when the step has ended, and the values that each fact can take.
 
@@ -31,7 +31,8 @@ FACTS: dict[str, tuple[str, ...]] = {
 preempted where Slurm does not bring it back (``evicted``); its time is up (``timelimit``). ``progress``: a newer
 committed checkpoint than at the start of the attempt. ``failures`` in a row without progress, failed ``attempts`` in
 all, and ``idle`` starts in a row that did not fail and made no progress that we know of, are left or spent.
-``elsewhere``: a node may still be excluded.
+``elsewhere``, for a verdict that asks for other nodes: its nodes may be excluded (``yes``), that would be more than
+the bound (``spent``), or too few nodes would be left that could run the job (``none``).
 """
 
 
@@ -50,10 +51,11 @@ class Action(str, enum.Enum):
 
 
 class Counts(str, enum.Enum):
-    """What an ending uses up. IDLE: no failure, but no progress that we know of either."""
+    """What an ending uses up. IDLE: no failure, but no progress that we know of. ATTEMPT: one of all attempts."""
 
     NOTHING = "nothing"
     IDLE = "idle"
+    ATTEMPT = "attempt"
     FAILURE = "failure"
 
 
@@ -120,7 +122,7 @@ RULES: tuple[Rule, ...] = (
     *counted("preempted, save failed", Action.REQUEUE, "1", verdict="preempted_unsaved"),
     rule(
         "run elsewhere",
-        Decision(Action.EXCLUDE, Counts.FAILURE),
+        Decision(Action.EXCLUDE, Counts.ATTEMPT),
         verdict=ELSEWHERE,
         elsewhere="yes",
         attempts="left",
@@ -133,6 +135,9 @@ RULES: tuple[Rule, ...] = (
     rule("ended on a notice, after a checkpoint", Decision(Action.REQUEUE), notice="yes", progress="yes"),
     *idle("a script without our runtime ended on a notice", Action.REQUEUE, notice="yes", runtime="silent"),
     *counted("ended on a notice, not saved", Action.REQUEUE, "1", notice="yes"),
+    *counted("run elsewhere, but too many nodes are excluded", ends_with="1", verdict=ELSEWHERE, elsewhere="spent"),
+    *counted("run elsewhere, but too few nodes would be left", ends_with="1", verdict=ELSEWHERE, elsewhere="none"),
+    rule("run elsewhere, no more left", Decision(Action.STOP, code="1"), verdict=ELSEWHERE),
     rule("a script without our runtime succeeded", Decision(Action.STOP, code="0"), code="0", runtime="silent"),
     *counted("ended without a verdict", Action.AGAIN, "1", code="0"),
     *counted("failed"),
@@ -160,7 +165,7 @@ def retry_script(
         requeue: whether Slurm may bring the job back by itself.
         max_failures: failures in a row without progress after which the job is started again.
         max_attempts: failed starts in all, and starts in a row that did not fail and brought no known progress.
-        max_exclusions: nodes that may be excluded.
+        max_exclusions: nodes that may be excluded, in all attempts together.
         min_seconds_left: seconds to the time limit below which a failure means a requeue.
         batch_signal: the signal that Slurm sends to the batch shell alone and that the job step is to get, or "".
         pauses_s: seconds before each try to reach Slurm's controller.
@@ -176,4 +181,5 @@ def retry_script(
         pauses_s=pauses_s,
         codes=[code for code in FACTS["code"] if code != "other"],
         rules=RULES,
+        elsewhere=ELSEWHERE,
     )

@@ -12,8 +12,10 @@ from nemo_resiliency_plugins import (
     CheckpointConfig,
     FaultToleranceConfig,
     FaultTolerancePlugin,
+    NVRxStragglerDetectionConfig,
     PreemptionConfig,
     PreemptionPlugin,
+    StragglerPlugin,
     runtime,
 )
 from nemo_resiliency_plugins.cli.main import app
@@ -32,6 +34,7 @@ PUBLIC = [
     "PreemptionConfig",
     "PreemptionPlugin",
     "ResiliencyError",
+    "StragglerPlugin",
     "UnsupportedError",
 ]
 SESSION = {
@@ -47,6 +50,17 @@ SESSION = {
     "stop",
     "stop_reason",
 }
+STRAGGLERS = {
+    "report_time_interval": 300.0,
+    "calc_relative_gpu_perf": True,
+    "calc_individual_gpu_perf": True,
+    "num_gpu_perf_scores_to_print": 5,
+    "gpu_relative_perf_threshold": 0.7,
+    "gpu_individual_perf_threshold": 0.7,
+    "stop_if_detected": False,
+    "enable_logging": True,
+    "profiling_interval": 1,
+}
 FEATURE_DOCUMENT = {
     FaultTolerancePlugin: {
         "enable_ft_package": True,
@@ -61,6 +75,8 @@ FEATURE_DOCUMENT = {
         "enable_exit_handler": True,
         "enable_exit_handler_for_data_loader": False,
     },
+    StragglerPlugin: {"enabled": True, **STRAGGLERS},
+    NVRxStragglerDetectionConfig: {"enabled": False, **STRAGGLERS},
     FaultToleranceConfig: {
         "enable_ft_package": False,
         "calc_ft_timeouts": False,

@@ -17,6 +17,7 @@ from nemo_resiliency_plugins import (
     ConflictError,
     FaultTolerancePlugin,
     PreemptionPlugin,
+    StragglerPlugin,
     UnsupportedError,
 )
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
@@ -26,6 +27,7 @@ PLUGINS: dict[str, Callable[[], ResiliencyPlugin]] = {
     "fault tolerance": lambda: FaultTolerancePlugin(rank_heartbeat_timeout=60, strict=True),
     "preemption": lambda: PreemptionPlugin(preempt_time=90, strict=True),
     "checkpoint": lambda: CheckpointPlugin(async_save=True, strict=True),
+    "straggler": lambda: StragglerPlugin(stop_if_detected=True, strict=True),
 }
 PAIRS = list(itertools.combinations(PLUGINS, 2))
 LAUNCHERS = [None, "torchrun", "ft"]
@@ -105,7 +107,7 @@ def test_the_preview_is_what_is_done_and_changes_nothing(
     assert all(f"launcher.{name}" in preview for name in ("variables.NRP_STRICT", "config."))
 
 
-@pytest.mark.parametrize("plugin", [FaultTolerancePlugin, PreemptionPlugin, CheckpointPlugin])
+@pytest.mark.parametrize("plugin", [FaultTolerancePlugin, PreemptionPlugin, CheckpointPlugin, StragglerPlugin])
 def test_a_field_that_does_nothing_on_one_machine_is_not_silently_accepted(
     task: run.Script, executor: run.LocalExecutor, plugin: type, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -24,7 +24,7 @@ USUAL = {
     "idle": "left",
     "elsewhere": "yes",
 }
-NOTHING, IDLE, FAILURE = Counts
+NOTHING, IDLE, ATTEMPT, FAILURE = Counts
 any_facts = st.fixed_dictionaries({fact: st.sampled_from(values) for fact, values in FACTS.items()})
 
 
@@ -65,9 +65,15 @@ def test_every_rule_decides_something() -> None:
         ({"verdict": "preempted", "idle": "spent", "progress": "yes"}, Action.REQUEUE, NOTHING, "own"),
         ({"verdict": "preempted", "idle": "spent"}, Action.STOP, NOTHING, "1"),
         ({"verdict": "preempted_unsaved"}, Action.REQUEUE, FAILURE, "own"),
-        ({"verdict": "straggler"}, Action.EXCLUDE, FAILURE, "own"),
-        ({"verdict": "rerun_elsewhere"}, Action.EXCLUDE, FAILURE, "own"),
-        ({"verdict": "straggler", "elsewhere": "no"}, Action.AGAIN, FAILURE, "own"),
+        ({"verdict": "straggler"}, Action.EXCLUDE, ATTEMPT, "own"),
+        ({"verdict": "rerun_elsewhere"}, Action.EXCLUDE, ATTEMPT, "own"),
+        ({"verdict": "straggler", "failures": "spent"}, Action.EXCLUDE, ATTEMPT, "own"),
+        ({"verdict": "straggler", "attempts": "spent"}, Action.STOP, NOTHING, "1"),
+        ({"verdict": "straggler", "attempts": "spent", "code": "0"}, Action.STOP, NOTHING, "1"),
+        ({"verdict": "straggler", "elsewhere": "spent"}, Action.AGAIN, FAILURE, "own"),
+        ({"verdict": "straggler", "elsewhere": "none", "code": "0"}, Action.AGAIN, FAILURE, "own"),
+        ({"verdict": "straggler", "elsewhere": "none", "attempts": "spent"}, Action.STOP, NOTHING, "1"),
+        ({"verdict": "straggler", "elsewhere": "none", "notice": "yes"}, Action.REQUEUE, FAILURE, "own"),
         ({"verdict": "validation_failed", "code": "0"}, Action.STOP, NOTHING, "17"),
         ({"code": "17"}, Action.STOP, NOTHING, "17"),
         ({"code": "93"}, Action.STOP, NOTHING, "own"),
@@ -103,6 +109,14 @@ def test_a_success_is_never_started_again() -> None:
         facts = dict(zip(FACTS, values, strict=True))
         if facts["verdict"] == "finished":
             assert decide(facts).action in (Action.STOP, Action.LEAVE)
+
+
+def test_what_is_to_run_elsewhere_never_ends_as_a_success() -> None:
+    for values in itertools.product(*FACTS.values()):
+        facts = dict(zip(FACTS, values, strict=True)) | {"runtime": "started"}
+        decided = decide(facts)
+        if facts["verdict"] in ("straggler", "rerun_elsewhere") and decided.action is Action.STOP:
+            assert (facts["code"] if decided.code == "own" else decided.code) != "0"
 
 
 def functions() -> str:

@@ -18,16 +18,18 @@ RUNNING = "JobId=7 JobState=RUNNING Reason=None PreemptTime=None TimeLimit=1:00:
 SCONTROL = """#!/bin/bash
 case "$1 $2" in
   "show job") cat "$STAND/job" ;;
+  "show hostnames") tr , '\n' <<< "$3" ;;
   *) echo "$*" >> "$STAND/calls" ;;
 esac
 """
 SBATCH = """#!/bin/bash
+if [ "$1" = --test-only ]; then echo "$*" >> "$STAND/tests"; [ ! -e "$STAND/impossible" ]; exit; fi
 echo "sbatch $*" >> "$STAND/calls"
 echo "sbatch ${SLURM_RESTART_COUNT-new}" >> "$STAND/env"
 echo 8
 """
 SCANCEL = '#!/bin/bash\nread -r pid < "$STAND/step-pid"; echo "scancel $*" >> "$STAND/calls"; kill -s USR2 "$pid"\n'
-SINFO = '#!/bin/bash\ncat "$STAND/nodes"\n'
+SINFO = '#!/bin/bash\ncase "$*" in *--partition=gpu*) cat "$STAND/partition" ;; *) cat "$STAND/nodes" ;; esac\n'
 BATCH = """#!/bin/bash
 set -evx
 set +e
@@ -58,6 +60,7 @@ class Batch:
             path.chmod(0o755)
         self.job(RUNNING)
         self.nodes("allocated")
+        self.partition(n1="allocated", n2="idle", n3="mixed", n4="idle", n5="idle")
 
     @property
     def nrp(self) -> Path:
@@ -68,6 +71,10 @@ class Batch:
 
     def nodes(self, states: str) -> None:
         (self.root / "nodes").write_text(states + "\n")
+
+    def partition(self, **states: str) -> None:
+        """All nodes of the job's partition."""
+        (self.root / "partition").write_text("".join(f"{node} {state}\n" for node, state in states.items()))
 
     def run(self, step: str, restart_count: int = 0, **values: Any) -> int:
         """Run the batch script with ``step`` as the job step; its exit code."""
@@ -85,6 +92,8 @@ class Batch:
             "NRP": str(self.nrp),
             "SLURM_JOB_ID": "7",
             "SLURM_JOB_NODELIST": "n1",
+            "SLURM_JOB_NUM_NODES": "1",
+            "SLURM_JOB_PARTITION": "gpu",
             "SLURM_SUBMIT_DIR": "/submitted/from",
             "SLURM_RESTART_COUNT": str(restart_count),
             **self.env,
@@ -168,17 +177,6 @@ def test_with_little_time_left_the_job_is_requeued(batch: Batch) -> None:
     batch.job(RUNNING.replace("2099", "2001"))
     batch.run("exit 5")
     assert batch.calls == ["requeue 7"]
-
-
-def test_a_straggler_is_excluded_and_the_exclusions_add_up(batch: Batch) -> None:
-    for restart_count, node in enumerate(["n4", "n5"]):
-        batch.run(saying(Reason.STRAGGLER, node, restart_count), restart_count)
-    assert batch.calls == [
-        "requeue 7",
-        "update JobId=7 ExcNodeList=n4",
-        "requeue 7",
-        "update JobId=7 ExcNodeList=n4,n5",
-    ]
 
 
 def test_what_slurm_has_decided_is_left_alone(batch: Batch) -> None:
