@@ -26,7 +26,8 @@ from nemo_resiliency_plugins import runtime
 from nemo_resiliency_plugins.compat.nvrx import installed_version
 from nemo_resiliency_plugins.contract import read_events
 
-WIDTH = 8192
+WIDTH = 16384
+"""Kernels of 11 ms: two processes share a card in turns of some milliseconds, which shorter kernels fit in unharmed."""
 HOG = """
 import torch
 a = torch.randn(8192, 8192, device="cuda:{device}", dtype=torch.bfloat16)
@@ -41,11 +42,11 @@ while True:
 class Training:
     def __init__(self) -> None:
         torch.manual_seed(1)
-        layers = [layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH, device="cuda"), nn.ReLU())]
+        layers = [layer for _ in range(2) for layer in (nn.Linear(WIDTH, WIDTH, device="cuda"), nn.ReLU())]
         model: nn.Module = nn.Sequential(*layers).bfloat16()
         self.model = DistributedDataParallel(model) if dist.get_world_size() > 1 else model
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
-        self.batch = torch.ones(4096, WIDTH, device="cuda", dtype=torch.bfloat16)
+        self.batch = torch.ones(WIDTH, WIDTH, device="cuda", dtype=torch.bfloat16)
 
     def step(self) -> None:
         self.optimizer.zero_grad()
@@ -114,7 +115,7 @@ def main() -> None:
     plain = train(training, options.root, 100)
     watched = train(training, options.root, 100, enabled=True)
     costs = [host_cost(options.root / name, enabled=on) for name, on in (("off", False), ("on", True))]
-    train(training, options.root, 900, hogged_from=450, enabled=True)
+    train(training, options.root, 250, hogged_from=100, enabled=True)
     last = ranks - 1
     reports = [event for event in read_events(nrp) if event["event"] == "straggler_report"]
     if rank == 0:

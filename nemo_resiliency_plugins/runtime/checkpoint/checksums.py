@@ -2,20 +2,27 @@
 
 CRC-32 does 4.1 GB/s on one core here, blake2b 0.4 and sha256 1.8 (Python 3.11, AMD EPYC with SHA extensions), and
 leaves the other threads running. It finds damage; a forger gains nothing, since loading runs no code.
+
+The parts of a file are summed up side by side, so that the file of a GPU with 20 GB of state takes seconds.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypedDict
 
-BLOCK = 1 << 22
+PART = 1 << 26
+BUFFER = 1 << 20
+"""Bytes that are read at once: what the cache of a core holds is summed up faster."""
+THREADS = 4
 
 
 class Sum(TypedDict):
-    """Size in bytes and CRC-32 of a file."""
+    """Size of a file in bytes, and the CRC-32 of the CRC-32s of its parts (4 bytes each, the lowest first)."""
 
     size: int
     crc32: int
@@ -26,12 +33,55 @@ Sums = Mapping[str, Sum]
 
 def of_file(path: Path) -> Sum:
     """Raises OSError."""
-    size = crc = 0
     with path.open("rb", buffering=0) as file:
-        while block := file.read(BLOCK):
-            size += len(block)
-            crc = zlib.crc32(block, crc)
-    return {"size": size, "crc32": crc}
+        size = os.fstat(file.fileno()).st_size
+        summing = Summing(file.fileno(), len(range(0, size, PART)))
+        # No executor: the interpreter joins its threads at the end, also one that hangs in a dead file system.
+        others = [threading.Thread(target=summing.work, daemon=True) for _ in range(1, min(THREADS, summing.parts))]
+        for thread in others:
+            thread.start()
+        summing.work()
+        for thread in others:
+            thread.join()
+    return {"size": size, "crc32": summing.result()}
+
+
+class Summing:
+    """The parts of one file, for threads that each take the next one."""
+
+    def __init__(self, handle: int, parts: int) -> None:
+        self.parts = parts
+        self._handle = handle
+        self._next = iter(range(parts))
+        self._lock = threading.Lock()
+        self._sums: dict[int, int] = {}
+        self._error: OSError | None = None
+
+    def work(self) -> None:
+        """Return when no part is left to take."""
+        buffer = memoryview(bytearray(min(BUFFER, PART)))
+        while (part := self._take()) is not None:
+            try:
+                self._sums[part] = self._of_part(part, buffer)
+            except OSError as error:
+                self._error = error
+
+    def result(self) -> int:
+        """Raises OSError, where a part could not be read."""
+        if self._error is not None:
+            raise self._error
+        return zlib.crc32(b"".join(self._sums[part].to_bytes(4, "little") for part in range(self.parts)))
+
+    def _take(self) -> int | None:
+        with self._lock:
+            return next(self._next, None)
+
+    def _of_part(self, part: int, buffer: memoryview) -> int:
+        crc, at, end = 0, part * PART, (part + 1) * PART
+        while at < end and (got := os.preadv(self._handle, [buffer], at)):
+            crc = zlib.crc32(buffer[:got], crc)
+            at += got
+        return crc
 
 
 def of_files(paths: Iterable[Path]) -> dict[str, Sum]:
