@@ -63,6 +63,14 @@ def test_the_launcher_command_runs(scripts: Path) -> None:
     assert events(scripts, "finished")
 
 
+def test_the_straggler_command_reports(scripts: Path) -> None:
+    [command] = [block for block in blocks("bash") if "NRP_STRAGGLER__ENABLED" in block]
+    run_in(scripts, ["bash", "-ec", command])
+    [report] = [event for event in events(scripts, "straggler_report") if event["rank"] == 0]
+    assert report["absent"] == dict.fromkeys(("gpu_relative", "gpu_individual"), "there is no GPU")
+    assert set(report["scores"]) == {"host_relative", "host_individual"}
+
+
 def test_every_python_block_compiles() -> None:
     for block in blocks("python"):
         compile(block, "README.md", "exec")

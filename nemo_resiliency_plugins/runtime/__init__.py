@@ -17,10 +17,12 @@ from nemo_resiliency_plugins.config import (
     NVRxStragglerDetectionConfig,
     PreemptionConfig,
 )
+from nemo_resiliency_plugins.runtime.checkpoint.plain import Checkpoints
 from nemo_resiliency_plugins.runtime.session import Session, session
 
 __all__ = [
     "CheckpointConfig",
+    "Checkpoints",
     "FaultToleranceConfig",
     "NVRxStragglerDetectionConfig",
     "PreemptionConfig",
