@@ -8,7 +8,7 @@ from typing import Any
 import nemo_run as run
 
 from nemo_resiliency_plugins import StragglerPlugin
-from tests.harness import SCRIPTS
+from tests.harness import SCRIPTS, wait_for
 from tests.slurm.submitting import Submitted, submit
 from tests.slurm.testbed import Cluster
 
@@ -44,6 +44,17 @@ def test_nodes_that_the_user_excludes_stay_excluded(cluster: Cluster, tmp_path: 
     assert job.ended() == ("COMPLETED", "0:0"), job.log
     assert nodes(job) == {"0-0": ["n1"], "1-0": ["n3"]}
     assert cluster.job(job.job_id)["ExcNodeList"] == "n1,n2"
+
+
+def test_it_waits_for_a_node_that_another_job_has(cluster: Cluster, tmp_path: Path) -> None:
+    other = cluster.sbatch("sleep 300", "--nodelist=n3", "--exclusive", "--output=/dev/null")
+    cluster.wait_for_state(other, "RUNNING")
+    job = stop_on(cluster, tmp_path, "n2", nodes=2)
+    wait_for(lambda: job.events("node_excluded"), deadline_s=60, what="the exclusion")
+    cluster.wait_for_state(job.job_id, "PENDING")
+    cluster.cancel(other)
+    assert job.ended() == ("COMPLETED", "0:0"), job.log
+    assert nodes(job) == {"0-0": ["n1", "n2"], "1-0": ["n1", "n3"]}
 
 
 def test_without_another_node_it_runs_where_it_is_and_does_not_wait_for_ever(cluster: Cluster, tmp_path: Path) -> None:
