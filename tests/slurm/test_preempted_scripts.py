@@ -90,11 +90,16 @@ def test_a_cancelled_script_stays_cancelled(cluster: Cluster, tmp_path: Path) ->
 
 
 def test_what_slurm_does_not_bring_back_submits_itself(cluster: Cluster, tmp_path: Path) -> None:
-    job = start(cluster, tmp_path, IGNORES, partition="cancel")
+    later = {"begin": "now+5"}
+    task = run.Script(inline=IGNORES)
+    job = submit(cluster, tmp_path, task, [PreemptionPlugin()], partition="cancel", additional_parameters=later)
+    cluster.update(job.job_id, ExcNodeList="n1")
+    await_starts(job, 1)
     preempt(cluster)
     assert job.ended()[0] == "PREEMPTED"
     await_starts(job, 2)
     follower = job.policy()["job"]
+    assert cluster.job(follower)["ExcNodeList"] == "n1"
     assert starts(job) == [f"start {job.job_id}", f"start {follower}"]
     assert cluster.job(follower)["Comment"] == f"continues job {job.job_id}"
     (job.root / "go").touch()

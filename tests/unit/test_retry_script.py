@@ -23,7 +23,7 @@ case "$1 $2" in
 esac
 """
 SBATCH = """#!/bin/bash
-if [ "$1" = --test-only ]; then echo "$*" >> "$STAND/tests"; [ ! -e "$STAND/impossible" ]; exit; fi
+if [ "$1" = --test-only ]; then echo "$*" >> "$STAND/tests"; cat "$STAND/impossible" 2>/dev/null && exit 1; exit 0; fi
 echo "sbatch $*" >> "$STAND/calls"
 echo "sbatch ${SLURM_RESTART_COUNT-new}" >> "$STAND/env"
 echo 8
@@ -99,7 +99,7 @@ class Batch:
             **self.env,
         }
         done = subprocess.run(["bash", str(script)], env=env, capture_output=True, text=True, timeout=60)
-        self.output = done.stdout
+        self.output, self.errors = done.stdout, done.stderr
         return done.returncode
 
     @property

@@ -91,6 +91,7 @@ def test_where_no_other_node_is_left_it_runs_again_where_it_is_and_says_so(batch
     assert batch.run(step, max_failures=1) == 5
     assert (batch.rounds, batch.calls, exclusions(batch)) == (2, [], [])
     assert "run elsewhere, but too few nodes would be left: again in this allocation" in batch.output
+    assert "without n1,n3: the job needs 1 nodes, partition gpu has 0\n" in batch.errors
     assert batch.policy() | {"excluded": "", "failures": 1} == batch.policy()
 
 
@@ -122,10 +123,11 @@ def test_a_node_that_is_named_twice_counts_once(batch: Batch) -> None:
 
 
 def test_slurm_is_asked_whether_the_job_could_start_without_the_node(batch: Batch) -> None:
-    (batch.root / "impossible").touch()
+    (batch.root / "impossible").write_text("allocation failure: none like that\n")
     straggler(batch, "n1", max_failures=0)
     [question] = (batch.root / "tests").read_text().splitlines()
     assert question.startswith("--test-only --partition=gpu --nodes=1 --exclude=n1 /")
+    assert "[nemo_resiliency_plugins] without n1: allocation failure: none like that\n" in batch.errors
     assert batch.calls == []
     assert batch.policy()["why"] == "run elsewhere, but too few nodes would be left, no more left"
 
