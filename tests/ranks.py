@@ -104,4 +104,5 @@ def _rank(
     store = dist.FileStore(str(meeting), world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=30))
     body(*arguments)
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()

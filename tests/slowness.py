@@ -47,6 +47,8 @@ class Options:
     sharded: bool = False
     micro_batches: int = 1
     attach: bool = True
+    destroy: bool = False
+    """Destroy the process group within the session, as many scripts do."""
     detection: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -103,6 +105,8 @@ def train(options: Options) -> None:
                 with without_sync(model, last=number == options.micro_batches - 1):
                     model(torch.ones(2, 16)).square().mean().backward()
             optimizer.step()
+        if options.destroy:
+            dist.destroy_process_group()
 
 
 @contextlib.contextmanager

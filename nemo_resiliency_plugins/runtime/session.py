@@ -175,7 +175,6 @@ class Session:
                 if self._loop.stop_asked:
                     break
             self._features.detection.loop_ends()
-            self._features.stragglers.loop_ends(self._loop.completed)
             self._save_last()
             self._loop.done = True
         finally:
@@ -239,6 +238,7 @@ class Session:
 
     def finish(self) -> None:
         """Collective. The training is done: rank 0 writes the finished verdict when all ranks are here."""
+        self._features.stragglers.training_ends(self._loop.completed)
         self._ending.finish(self._checkpointer.drain, self._shared_ranks, self._events)
 
     def _stop_together(self) -> None:
@@ -246,7 +246,7 @@ class Session:
         if stragglers.found:
             self._ending.leave_stragglers(save, ranks, self._events, stragglers.found)
             return
-        stragglers.loop_ends(self._loop.completed)
+        stragglers.training_ends(self._loop.completed)
         self._ending.preempt(save, ranks, self._events, self._features.preemption.since_notice_s())
 
     def _check_steps(self, start: int, stop: int) -> None:

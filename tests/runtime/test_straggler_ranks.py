@@ -126,3 +126,9 @@ def test_reports_are_written_where_they_are_wanted(fields: dict[str, Any], tmp_p
 def test_without_attach_it_is_said_that_nothing_is_measured(tmp_path: Path) -> None:
     group = run(tmp_path, 2, train, Options(steps=4, attach=False))
     assert "nothing is measured: attach() was not called" in group.log
+
+
+def test_steps_that_a_destroyed_process_group_leaves_unreported_are_said(tmp_path: Path) -> None:
+    group = run(tmp_path, 2, train, Options(steps=10, destroy=True, detection={"report_time_interval": 300.0}))
+    assert "the last 10 steps are not reported: the process group is gone" in group.log
+    assert group.verdict is not None

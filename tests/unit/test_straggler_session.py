@@ -80,12 +80,17 @@ def test_a_stop_saves_and_leaves_and_a_later_run_finishes(tmp_path: Path, monkey
     assert session.stop_reason is Reason.FINISHED
 
 
-def test_a_straggler_in_the_last_report_of_a_finished_training_changes_nothing(tmp_path: Path) -> None:
-    fields = {**EVERYTHING_IS_SLOW, "report_time_interval": 1000.0, "gpu_individual_perf_threshold": 1.0}
-    model = nn.Linear(2, 2)
+def test_what_the_last_report_finds_comes_too_late_for_a_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    fields = {**EVERYTHING_IS_SLOW, "report_time_interval": 1000.0}
     with runtime.session(config(**fields)) as session:
-        session.attach({"model": model}, tmp_path)
-        list(session.steps(0, 10))
+        session.attach({"model": nn.Linear(2, 2)}, tmp_path)
+        for epoch in range(3):
+            list(session.steps(10 * epoch, 10 * epoch + 10))
+            assert not session.should_stop()
+            assert "straggler report" not in caplog.text
+        session.finish()
+        assert caplog.text.count("straggler report after 30 steps") == 1
     assert session.stop_reason is Reason.FINISHED
 
 

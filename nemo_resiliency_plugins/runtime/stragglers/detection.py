@@ -11,6 +11,7 @@ from nemo_resiliency_plugins.config import NVRxStragglerDetectionConfig
 from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.identity import Identity
+from nemo_resiliency_plugins.runtime.log import line, logger
 from nemo_resiliency_plugins.runtime.not_working import report as not_working
 from nemo_resiliency_plugins.runtime.stragglers import telling
 from nemo_resiliency_plugins.runtime.stragglers.gpu import NO_KERNELS, GpuTimes
@@ -49,8 +50,8 @@ class NoStragglers:
     def step_ends(self, completed: int, *, first: bool) -> None:
         """Collective where a report is due. ``first``: the first step of the loop, which is not like the others."""
 
-    def loop_ends(self, completed: int) -> None:
-        """Collective. Report what has not been reported."""
+    def training_ends(self, completed: int) -> None:
+        """Collective. Report what has not been reported; it is too late to stop for it."""
 
     def close(self) -> None:
         """Measure no more; no collective."""
@@ -88,27 +89,32 @@ class Stragglers(NoStragglers):
 
     def step_ends(self, completed: int, *, first: bool) -> None:
         if self._measuring is not None and self._measuring.step_ends(first=first):
-            self._report(self._measuring, completed)
+            stragglers = self._report(self._measuring, completed)
+            self.found = stragglers if self._config.stop_if_detected else ()
 
-    def loop_ends(self, completed: int) -> None:
-        if self._measuring is not None and self._measuring.steps:
+    def training_ends(self, completed: int) -> None:
+        if self._measuring is None or not self._measuring.steps:
+            return
+        if not self._measuring.ranks.dissolved:
             self._report(self._measuring, completed)
+        elif self._identity.rank == 0:
+            dropped = f"the last {self._measuring.steps} steps are not reported: the process group is gone"
+            logger().info(line(0, f"straggler detection: {dropped}"))
 
     def close(self) -> None:
         if self._measuring is not None:
             self._measuring.close()
             self._measuring = None
 
-    def _report(self, measuring: Measuring, completed: int) -> None:
+    def _report(self, measuring: Measuring, completed: int) -> Sequence[Straggler]:
         began = time.perf_counter()
         report = Report(measuring.said(), self._config)
         stragglers = self._confirmation.confirmed(report.slow())
-        if self._config.stop_if_detected:
-            self.found = stragglers
         if self._identity.rank == 0:
             seconds = time.perf_counter() - began
             shown = self._config.num_gpu_perf_scores_to_print if self._config.enable_logging else None
             telling.tell(report, stragglers, self._events, step=completed, seconds=seconds, shown=shown)
+        return stragglers
 
 
 class Measuring:
@@ -122,7 +128,7 @@ class Measuring:
         ranks: Ranks,
         node: str,
     ) -> None:
-        self._ranks, self._node = ranks, node
+        self.ranks, self._node = ranks, node
         self._no_host = "" if models else NO_MODULE
         self._clock = OwnClock()
         self._phases = Phases(models, optimizers, self._clock.now)
@@ -151,7 +157,7 @@ class Measuring:
         gpu = self._gpu.scores()
         host = None if self._no_host else self._window.close()
         mine = Said(self._node, gpu, self._gpu.absent or NO_KERNELS, host, self._no_host or TOO_FEW)
-        return [Said(**fields) for fields in self._ranks.gather(dataclasses.asdict(mine))]
+        return [Said(**fields) for fields in self.ranks.gather(dataclasses.asdict(mine))]
 
     def close(self) -> None:
         self._phases.close()
