@@ -185,6 +185,11 @@ def progress_path(directory: Path, attempt: Attempt) -> Path:
     return directory / f"progress-{attempt.job_id}"
 
 
+def nowhere_path(directory: Path, attempt: Attempt) -> Path:
+    """Exists when the batch script could not leave a node of this job, so that asking again would be in vain."""
+    return directory / f"nowhere-{attempt.job_id}"
+
+
 def events_path(directory: Path, attempt: Attempt, rank: int) -> Path:
     """One file per attempt and rank: a single writer needs no lock on any file system."""
     return directory / "events" / f"{attempt.name}-rank{rank:05d}.jsonl"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nemo_resiliency_plugins.contract import Reason, read_events
+from nemo_resiliency_plugins.contract import Attempt, Reason, nowhere_path, read_events
 from tests.unit.test_retry_script import RUNNING, Batch, saying
 
 NOBODY = RUNNING.replace("X=1", "ReqNodeList=(null) ExcNodeList=(null) NodeList=n1")
@@ -41,6 +41,7 @@ def test_a_straggler_is_excluded_and_the_exclusions_add_up(batch: Batch) -> None
     ]
     assert exclusions(batch) == [("7-0-0", "n4", "straggler"), ("7-1-0", "n5", "straggler")]
     assert batch.policy() | {"excluded": "n4 n5", "attempts": 2, "why": "run elsewhere"} == batch.policy()
+    assert not nowhere_path(batch.nrp, Attempt("7")).exists()
 
 
 def test_a_verdict_may_name_several_nodes(batch: Batch) -> None:
@@ -75,6 +76,7 @@ def test_a_node_that_no_job_can_use_is_no_other_node(batch: Batch, states: str) 
     batch.partition(n1="allocated", n2=states)
     assert straggler(batch, "n1", max_failures=0) == 1
     assert (batch.rounds, batch.calls) == (1, [])
+    assert nowhere_path(batch.nrp, Attempt("7")).exists()
 
 
 @pytest.mark.parametrize("states", ["idle", "allocated", "mixed", "completing", "idle~", "planned"])

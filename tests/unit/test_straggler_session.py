@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed import Work
 
 from nemo_resiliency_plugins import runtime
-from nemo_resiliency_plugins.contract import Attempt, Reason, Verdict, read_events
+from nemo_resiliency_plugins.contract import Attempt, Reason, Verdict, nowhere_path, read_events
 from nemo_resiliency_plugins.errors import NotWorkingError
 
 EVERYTHING_IS_SLOW = {"gpu_individual_perf_threshold": 1.0, "stop_if_detected": True, "report_time_interval": 0.01}
@@ -78,6 +78,20 @@ def test_a_stop_saves_and_leaves_and_a_later_run_finishes(tmp_path: Path, monkey
         assert session.attach({"model": model}, tmp_path / "checkpoints") == stop["step"] == verdict.step
         list(session.steps(verdict.step, verdict.step + 2))
     assert session.stop_reason is Reason.FINISHED
+
+
+def test_a_job_that_has_nowhere_to_go_does_not_stop_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("NRP_DIR", str(tmp_path / "nrp"))
+    (tmp_path / "nrp").mkdir()
+    nowhere_path(tmp_path / "nrp", Attempt()).touch()
+    with runtime.session(config(**EVERYTHING_IS_SLOW)) as session:
+        session.attach({"model": nn.Linear(2, 2)}, tmp_path / "checkpoints")
+        list(session.steps(0, 100_000))
+    assert session.stop_reason is Reason.FINISHED
+    assert any(event["event"] == "straggler" for event in read_events(tmp_path / "nrp"))
+    assert "stragglers are warnings only" in caplog.text
 
 
 def test_what_the_last_report_finds_comes_too_late_for_a_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nemo_resiliency_plugins.config import NVRxStragglerDetectionConfig
+from nemo_resiliency_plugins.contract import nowhere_path
 from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.identity import Identity
@@ -69,12 +70,15 @@ class Stragglers(NoStragglers):
     ) -> None:
         self._config, self._identity, self._events, self._strict = config, identity, events, strict
         self._measuring: Measuring | None = None
+        self._stops = config.stop_if_detected
         self._confirmation = Confirmation(config.reports_to_confirm)
 
     def attached(
         self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], ranks: Ranks
     ) -> None:
         self._measuring = Measuring(self._config, models, optimizers, ranks, self._identity.node)
+        if self._stops and ranks.decide(self._nowhere_to_go):
+            self._stops = False
 
     def loop_begins(self) -> None:
         if self._measuring is None:
@@ -90,7 +94,7 @@ class Stragglers(NoStragglers):
     def step_ends(self, completed: int, *, first: bool) -> None:
         if self._measuring is not None and self._measuring.step_ends(first=first):
             stragglers = self._report(self._measuring, completed)
-            self.found = stragglers if self._config.stop_if_detected else ()
+            self.found = stragglers if self._stops else ()
 
     def training_ends(self, completed: int) -> None:
         if self._measuring is None or not self._measuring.steps:
@@ -105,6 +109,15 @@ class Stragglers(NoStragglers):
         if self._measuring is not None:
             self._measuring.close()
             self._measuring = None
+
+    def _nowhere_to_go(self) -> int:
+        """On rank 0."""
+        identity = self._identity
+        nowhere = identity.directory is not None and nowhere_path(identity.directory, identity.attempt).exists()
+        if nowhere:
+            text = "the job could not leave a straggler's node before: from here on stragglers are warnings only"
+            logger().warning(line(0, text))
+        return int(nowhere)
 
     def _report(self, measuring: Measuring, completed: int) -> Sequence[Straggler]:
         began = time.perf_counter()
