@@ -118,3 +118,20 @@ def test_nothing_is_left_on_a_closed_model(work: Work, phases: Phases) -> None:
     assert not work.model._forward_pre_hooks
     assert not work.optimizer._optimizer_step_post_hooks
     assert all(not parameter._post_accumulate_grad_hooks for parameter in work.model.parameters())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("how", ["in place", "around", "below"])
+def test_a_model_that_torch_compiles_stays_one_graph(how: str) -> None:
+    plain = nn.Linear(4, 1)
+    around = torch.compile(plain, fullgraph=True, backend="eager")
+    if how == "in place":
+        plain.compile(fullgraph=True, backend="eager")
+    attached, called = {"in place": (plain, plain), "around": (around, around), "below": (plain, around)}[how]
+    phases = Phases([attached], [], functools.partial(next, itertools.count()))
+    for _ in range(3):
+        phases.step_begins()
+        called(torch.ones(2, 4)).sum().backward()
+        seconds = phases.step_ends()
+    assert seconds == ([1.0, 1.0, 1.0, 0.0, 0.0] if how == "around" else [1.0, 0.0, 0.0, 0.0, 0.0])
+    phases.close()

@@ -19,7 +19,8 @@ class Phases:
     """Splits every step into :data:`PHASES`, in seconds of ``clock``.
 
     *data* goes from the begin of the step to the forward pass, *backward* to the rank's last gradient, *other* from
-    the optimizer to the end of the step. Without attached modules everything is *data*.
+    the optimizer to the end of the step. Without attached modules everything is *data*; of modules that torch compiles
+    with their hooks, forward and backward are: there the hooks do nothing, so that they break no graph.
 
     Which gradient is the last one is found out in the first step, where each parameter has a hook, and again when it
     stays away; in other steps it is one hook for the whole backward pass. Under FSDP2 none of them is called
@@ -32,7 +33,9 @@ class Phases:
         optimizers: Sequence[torch.optim.Optimizer] = (),
         clock: Callable[[], float] = float,
     ) -> None:
-        self._clock, self._models = clock, models
+        from torch.compiler import is_compiling
+
+        self._clock, self._models, self._is_compiling = clock, models, is_compiling
         self._reducing = [model for model in models if hasattr(model, "require_backward_grad_sync")]
         self._spent = [0.0] * 7
         self._phase, self._since = OTHER, 0.0
@@ -91,12 +94,15 @@ class Phases:
         ]
 
     def _forward_begins(self, model: Any, *_: Any) -> None:
+        if self._is_compiling():
+            return
         if self._phase == _BETWEEN:
             self._phase = DATA  # of the next micro-batch
         self._enter(FORWARD)
 
     def _forward_ends(self, *_: Any) -> None:
-        self._enter(BACKWARD)
+        if not self._is_compiling():
+            self._enter(BACKWARD)
 
     def _gradient_is_there(self, parameter: Any) -> None:
         if self._is_searching:
