@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 import torch._dynamo  # the first optimizer would import it, in each rank anew
@@ -20,10 +21,12 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from nemo_resiliency_plugins import runtime
-from nemo_resiliency_plugins.contract import variable
+from nemo_resiliency_plugins.contract import ENV_DIR, read_events, variable
 from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.checkpoint import dcp
+from nemo_resiliency_plugins.runtime.checkpoint.node_store import NodeStore, SaveId, Shard
 from nemo_resiliency_plugins.runtime.checkpoint.state import Content, TrainingState
+from tests.harness import wait_for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +47,14 @@ class Options:
     bad_rank: int = 1
     deaf: int | None = None
     """The step at which the writer of ``bad_rank`` no longer answers."""
+    dying: int | None = None
+    """The step at which the writer of ``bad_rank`` ends with an error that is none of a save."""
+    handler: str = "none"
+    """What takes SIGTERM: the session's handler (``ours``), one of the script that exits with 143 (``own``), none."""
+    notice_at: int | None = None
+    """The step in which rank 0 is told that its time is up; all know of it when the step ends."""
     end: str = "normal"
-    """How the session is left: ``normal``, ``exception`` or ``exit``."""
+    """How the session is left: ``normal``, ``exception`` or ``exit``, or after ``rank 0`` alone has ended it."""
     early: bool = False
     """Leave in the step after the last checkpoint, in the middle of the loop."""
     stop_at: int | None = None
@@ -53,7 +62,8 @@ class Options:
     extra_from: int | None = None
     """From this step on the state has one more object with tensors of its own."""
     local: str | None = None
-    """The directory of the local tier, with ``{node}`` in it; each two ranks are a node."""
+    """The directory of the local tier, with ``{node}`` in it."""
+    ranks_per_node: int = 2
 
 
 class Extra:
@@ -84,10 +94,11 @@ def train(options: Options, look: Callable[[str, int, nn.Module], None] = lambda
     for name, value in options.checkpoint.items():
         os.environ[variable("checkpoint", name)] = str(value)
     if options.local is not None:
-        node = rank // 2
+        node = rank // options.ranks_per_node
         os.environ["SLURMD_NODENAME"] = f"node{node}"
         os.environ[variable("checkpoint", "non_persistent_local_ckpt_dir")] = options.local.format(node=node)
     inject(options)
+    handle(options.handler)
     with runtime.session() as session:
         model = build(options)
         wrapped = model if options.sharded else DistributedDataParallel(model)
@@ -101,10 +112,7 @@ def train(options: Options, look: Callable[[str, int, nn.Module], None] = lambda
         note("extra", start, ",".join(sorted(extra.values)))
         session.settle(lambda: forward_backward(wrapped, 0, rank))
         for step in session.steps(start, options.steps):
-            time.sleep(options.step_s)
-            if step == options.stop_at:
-                note("stopped", step, "-")
-                time.sleep(3600)
+            before(step, options)
             optimizer.zero_grad()
             forward_backward(wrapped, step, rank)
             optimizer.step()
@@ -116,7 +124,34 @@ def train(options: Options, look: Callable[[str, int, nn.Module], None] = lambda
                 leave(options.end)
         look("to", session._loop.completed, model)
         note("left", session._loop.completed, digest(model, optimizer))
+        if options.end == "rank 0" and rank == 0:
+            session.save()
+            session.finish()
         leave(options.end)
+
+
+def handle(handler: str) -> None:
+    if handler == "own":
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    os.environ[variable("preemption", "exit_signal_handler")] = str(handler == "ours").lower()
+
+
+def before(step: int, options: Options) -> None:
+    """What a step does and meets before its forward pass."""
+    time.sleep(options.step_s)
+    if step == options.stop_at:
+        note("stopped", step, "-")
+        time.sleep(3600)
+    if step == options.notice_at:
+        be_told()
+
+
+def be_told() -> None:
+    """Return when all ranks know of the one signal that rank 0 gets."""
+    if dist.get_rank() == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+    directory, ranks = Path(os.environ[ENV_DIR]), dist.get_world_size()
+    wait_for(lambda: [event["event"] for event in read_events(directory)].count("preemption_notice") == ranks)
 
 
 def leave(how: str) -> None:
@@ -132,19 +167,30 @@ def forward_backward(model: nn.Module, step: int, rank: int) -> None:
 
 
 def inject(options: Options) -> None:
-    """Slow down, fail or silence the writes of this process."""
-    write = dcp.write
+    """Slow down, fail, silence or end the writes of this process; those of the local tier are slowed down alone."""
+    write, write_shard = dcp.write, NodeStore.write
 
     def faulty(path: Path, content: Content, ranks: Ranks) -> list[Path]:
         step = int(path.name.rpartition("_")[2])
         time.sleep(options.write_s)
-        if ranks.rank == options.bad_rank and step == options.deaf:
-            time.sleep(3600)
-        if ranks.rank == options.bad_rank and step in options.failing:
-            fill(path)
+        if ranks.rank == options.bad_rank:
+            if step == options.deaf:
+                time.sleep(3600)
+            if step == options.dying:
+                raise AssertionError("a bug")
+            if step in options.failing:
+                fill(path)
         return write(path, content, ranks)
 
+    def slow(store: NodeStore, save: SaveId, rank: int, world_size: int, fill: Callable[[IO[bytes]], object]) -> Shard:
+        def fill_slowly(file: IO[bytes]) -> None:
+            fill(file)
+            time.sleep(options.write_s)
+
+        return write_shard(store, save, rank, world_size, fill_slowly)
+
     dcp.write = faulty
+    NodeStore.write = slow  # type: ignore[method-assign]
 
 
 def fill(path: Path) -> None:
