@@ -28,6 +28,8 @@ from nemo_resiliency_plugins.runtime.checkpoint.node_store import NodeStore, Sav
 from nemo_resiliency_plugins.runtime.checkpoint.state import Content, TrainingState
 from tests.harness import wait_for
 
+Fill = Callable[[IO[bytes]], object]
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -45,6 +47,8 @@ class Options:
     failing: tuple[int, ...] = ()
     """Steps at which the write fails, on ``bad_rank`` alone."""
     bad_rank: int = 1
+    slow_removal_s: float = 0.0
+    """Seconds that ``bad_rank`` takes before it removes what the local tier no longer needs."""
     deaf: int | None = None
     """The step at which the writer of ``bad_rank`` no longer answers."""
     dying: int | None = None
@@ -167,35 +171,51 @@ def forward_backward(model: nn.Module, step: int, rank: int) -> None:
 
 
 def inject(options: Options) -> None:
-    """Slow down, fail, silence or end the writes of this process; those of the local tier are slowed down alone."""
-    write, write_shard = dcp.write, NodeStore.write
+    """Slow down, fail, silence or end the writes of this process."""
+    is_bad = dist.get_rank() == options.bad_rank
+    inject_globally(options, is_bad)
+    inject_locally(options, is_bad)
+
+
+def inject_globally(options: Options, is_bad: bool) -> None:
+    write = dcp.write
 
     def faulty(path: Path, content: Content, ranks: Ranks) -> list[Path]:
         step = int(path.name.rpartition("_")[2])
         time.sleep(options.write_s)
-        if ranks.rank == options.bad_rank:
-            if step == options.deaf:
-                time.sleep(3600)
-            if step == options.dying:
-                raise AssertionError("a bug")
-            if step in options.failing:
-                fill(path)
+        if is_bad and step == options.deaf:
+            time.sleep(3600)
+        if is_bad and step == options.dying:
+            raise AssertionError("a bug")
+        if is_bad and step in options.failing:
+            block(path / f"__{dist.get_rank()}_0.distcp")
         return write(path, content, ranks)
 
-    def slow(store: NodeStore, save: SaveId, rank: int, world_size: int, fill: Callable[[IO[bytes]], object]) -> Shard:
+    dcp.write = faulty
+
+
+def inject_locally(options: Options, is_bad: bool) -> None:
+    def slow_write(store: NodeStore, save: SaveId, rank: int, world_size: int, fill: Fill) -> Shard:
         def fill_slowly(file: IO[bytes]) -> None:
             fill(file)
             time.sleep(options.write_s)
 
-        return write_shard(store, save, rank, world_size, fill_slowly)
+        if is_bad and save[0] in options.failing:
+            block(store.path(Shard(*save, rank, world_size, size=0, crc32=0)))
+        return write(store, save, rank, world_size, fill_slowly)
 
-    dcp.write = faulty
-    NodeStore.write = slow  # type: ignore[method-assign]
+    def slow_removal(store: NodeStore, *arguments: Any) -> None:
+        time.sleep(options.slow_removal_s if is_bad else 0.0)
+        remove(store, *arguments)
+
+    write, remove = NodeStore.write, NodeStore.keep_only
+    NodeStore.write = slow_write  # type: ignore[method-assign]
+    NodeStore.keep_only = slow_removal  # type: ignore[method-assign]
 
 
-def fill(path: Path) -> None:
-    """Let this rank's file be one that cannot be opened for writing: a directory."""
-    (path / f"__{dist.get_rank()}_0.distcp").mkdir(parents=True, exist_ok=True)
+def block(path: Path) -> None:
+    """Let it be a file that cannot be opened for writing: a directory."""
+    path.mkdir(parents=True, exist_ok=True)
 
 
 def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:

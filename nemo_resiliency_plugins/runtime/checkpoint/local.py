@@ -44,13 +44,14 @@ class LocalTier:
     def save(self, step: int, content: Content, ranks: Ranks) -> bool:
         """Write, replicate, and only then remove the one before. Raises CheckpointError."""
         save = step, ranks.decide(lambda: secrets.randbits(48)) or 0
+        before = self._store.directories()
         try:
             mine = ranks.each(lambda: self._write(save, content, ranks))
             self._replicate(mine, ranks)
         except CheckpointError:
             self._store.discard(save)
             raise
-        self._store.keep_only(save)
+        self._store.keep_only(save, before)
         return True
 
     def newest(self, ranks: Ranks, *, newer_than: int) -> Found | None:
