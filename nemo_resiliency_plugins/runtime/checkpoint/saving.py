@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from nemo_resiliency_plugins.compat.nvrx import installed_version
 from nemo_resiliency_plugins.config import CheckpointConfig
+from nemo_resiliency_plugins.config.preemption import PREEMPTION_SIGNALS
 from nemo_resiliency_plugins.errors import CheckpointError
 from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.checkpoint.reporting import GLOBAL, LOCAL, Reporter, Save
@@ -82,6 +84,9 @@ class Writer(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
+        # Processes that NVRx starts from here inherit this. Slurm signals all those of a step, and what this process
+        # has a handler for may be the announcement of the last save (NVRx 0.4.1 to 0.7.0 end on SIGTERM).
+        signal.pthread_sigmask(signal.SIG_BLOCK, handled_signals())
         try:
             self._work()
         finally:
@@ -89,7 +94,16 @@ class Writer(threading.Thread):
 
     def ends_within(self, seconds: float) -> bool:
         """Whether it has ended then, or was never started."""
-        return self.ident is None or self._ended.wait(seconds)
+        if self.ident is not None:
+            if not self._ended.wait(seconds):
+                return False
+            self.join()  # takes no time any more
+        return True
+
+
+def handled_signals() -> set[signal.Signals]:
+    signals = (signal.Signals[name] for name in PREEMPTION_SIGNALS)
+    return {each for each in signals if callable(signal.getsignal(each))}
 
 
 class BackgroundSaver(Saver):
