@@ -22,9 +22,16 @@ def saves(group: Group, rank: int = 0) -> list[tuple[str, int]]:
     return [(event["tier"], event["step"]) for event in group.events("checkpoint", rank=rank)]
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Group:
+    return run(tmp_path_factory.mktemp("undisturbed"), 2, train, Options(steps=8, every=4))
+
+
 @BY_MODE
 @pytest.mark.parametrize("every", [4, 6], ids=["global", "local"])
-def test_a_notice_in_the_step_before_a_regular_save_makes_it_the_last(tmp_path: Path, mode: str, every: int) -> None:
+def test_a_notice_in_the_step_before_a_regular_save_makes_it_the_last(
+    tmp_path: Path, undisturbed: Group, mode: str, every: int
+) -> None:
     options = Options(
         steps=8,
         every=every,
@@ -33,7 +40,6 @@ def test_a_notice_in_the_step_before_a_regular_save_makes_it_the_last(tmp_path: 
         local=str(tmp_path / "local-{node}"),
         checkpoint={**MODES[mode], **IN_BOTH_TIERS},
     )
-    undisturbed = run(tmp_path / "undisturbed", 2, train, options)
     group = run(tmp_path, 2, train, replace(options, notice_at=3))
     for rank in (0, 1):
         assert [event["step"] for event in group.events("preempted", rank=rank)] == [4]

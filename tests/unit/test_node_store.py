@@ -27,6 +27,15 @@ def test_a_shard_without_its_header_is_none(tmp_path: Path) -> None:
     assert list(store.shards()) == []
 
 
+def test_a_disk_that_cannot_be_read_has_no_shards_and_takes_none(tmp_path: Path) -> None:
+    store = NodeStore(tmp_path / ("x" * 300))
+    assert list(store.shards()) == []
+    with pytest.raises(OSError, match="too long"):
+        store.directories()
+    with pytest.raises(OSError, match="too long"):
+        write(store, 0)
+
+
 def test_damage_is_told_with_the_name_of_the_file(tmp_path: Path) -> None:
     store = NodeStore(tmp_path)
     shard = write(store, 1)

@@ -68,8 +68,12 @@ class NodeStore:
         return shard
 
     def shards(self) -> Iterator[Shard]:
-        """Those with a readable header; their data may be damaged."""
-        for path in sorted(self.root.glob("step_*/rank*.json")):
+        """Those with a readable header; their data may be damaged. A disk that cannot be read has none."""
+        try:
+            headers = sorted(self.root.glob("step_*/rank*.json"))
+        except OSError:
+            return
+        for path in headers:
             try:
                 yield Shard(**json.loads(path.read_text()))
             except (OSError, ValueError, TypeError):
@@ -81,7 +85,7 @@ class NodeStore:
         return checksums.first_change(path.parent, {path.name: shard.sum})
 
     def directories(self) -> list[Path]:
-        """Of all local checkpoints, whole or not."""
+        """Of all local checkpoints, whole or not. Raises OSError."""
         return list(self.root.glob("step_*"))
 
     def keep_only(self, save: SaveId, among: Iterable[Path]) -> None:
