@@ -7,13 +7,14 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from nemo_resiliency_plugins.runtime.checkpoint.store import CheckpointStore
 from tests.harness import FOREIGN, JOB_ID, Traces, wait_for
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -39,6 +40,10 @@ class Group(Traces):
         return self.root / "checkpoints"
 
     @property
+    def store(self) -> CheckpointStore:
+        return CheckpointStore(self.checkpoints, keep=99)
+
+    @property
     def log(self) -> str:
         path = self.root / "log.txt"
         return path.read_text(errors="replace") if path.exists() else ""
@@ -48,6 +53,18 @@ class Group(Traces):
         path = self.root / f"notes-{rank}.txt"
         lines = path.read_text().splitlines() if path.exists() else []
         return [Note(float(at), what, int(step), text) for at, what, step, text in map(str.split, lines)]
+
+    def resumed(self, rank: int = 0) -> list[tuple[int, str]]:
+        """The step that each start went on from, and the digest of what it had then."""
+        return [(note.step, note.text) for note in self.notes(rank) if note.what == "resumed"]
+
+    def digests(self, rank: int = 0) -> dict[int, str]:
+        """What a checkpoint of each step must hold on this rank."""
+        return {note.step: note.text for note in self.notes(rank) if note.what == "step"}
+
+    def durable(self, tiers: Sequence[str] = ("global",)) -> list[int]:
+        """The steps of the saves to these tiers that were called durable."""
+        return [event["step"] for event in self.events("checkpoint", rank=0) if event["tier"] in tiers]
 
     def codes(self, deadline_s: float = 60.0) -> list[int]:
         """The exit codes of all ranks, when all have ended."""

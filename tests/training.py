@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 import torch._dynamo  # the first optimizer would import it, in each rank anew
@@ -20,10 +21,14 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from nemo_resiliency_plugins import runtime
-from nemo_resiliency_plugins.contract import variable
+from nemo_resiliency_plugins.contract import ENV_DIR, read_events, variable
 from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.checkpoint import dcp
+from nemo_resiliency_plugins.runtime.checkpoint.node_store import NodeStore, SaveId, Shard
 from nemo_resiliency_plugins.runtime.checkpoint.state import Content, TrainingState
+from tests.harness import wait_for
+
+Fill = Callable[[IO[bytes]], object]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +47,18 @@ class Options:
     failing: tuple[int, ...] = ()
     """Steps at which the write fails, on ``bad_rank`` alone."""
     bad_rank: int = 1
+    slow_removal_s: float = 0.0
+    """Seconds that ``bad_rank`` takes before it removes what the local tier no longer needs."""
     deaf: int | None = None
     """The step at which the writer of ``bad_rank`` no longer answers."""
+    dying: int | None = None
+    """The step at which the writer of ``bad_rank`` ends with an error that is none of a save."""
+    handler: str = "none"
+    """What takes SIGTERM: the session's handler (``ours``), one of the script that exits with 143 (``own``), none."""
+    notice_at: int | None = None
+    """The step in which rank 0 is told that its time is up; all know of it when the step ends."""
     end: str = "normal"
-    """How the session is left: ``normal``, ``exception`` or ``exit``."""
+    """How the session is left: ``normal``, ``exception`` or ``exit``, or after ``rank 0`` alone has ended it."""
     early: bool = False
     """Leave in the step after the last checkpoint, in the middle of the loop."""
     stop_at: int | None = None
@@ -53,7 +66,8 @@ class Options:
     extra_from: int | None = None
     """From this step on the state has one more object with tensors of its own."""
     local: str | None = None
-    """The directory of the local tier, with ``{node}`` in it; each two ranks are a node."""
+    """The directory of the local tier, with ``{node}`` in it."""
+    ranks_per_node: int = 2
 
 
 class Extra:
@@ -84,10 +98,11 @@ def train(options: Options, look: Callable[[str, int, nn.Module], None] = lambda
     for name, value in options.checkpoint.items():
         os.environ[variable("checkpoint", name)] = str(value)
     if options.local is not None:
-        node = rank // 2
+        node = rank // options.ranks_per_node
         os.environ["SLURMD_NODENAME"] = f"node{node}"
         os.environ[variable("checkpoint", "non_persistent_local_ckpt_dir")] = options.local.format(node=node)
     inject(options)
+    handle(options.handler)
     with runtime.session() as session:
         model = build(options)
         wrapped = model if options.sharded else DistributedDataParallel(model)
@@ -101,10 +116,7 @@ def train(options: Options, look: Callable[[str, int, nn.Module], None] = lambda
         note("extra", start, ",".join(sorted(extra.values)))
         session.settle(lambda: forward_backward(wrapped, 0, rank))
         for step in session.steps(start, options.steps):
-            time.sleep(options.step_s)
-            if step == options.stop_at:
-                note("stopped", step, "-")
-                time.sleep(3600)
+            before(step, options)
             optimizer.zero_grad()
             forward_backward(wrapped, step, rank)
             optimizer.step()
@@ -116,7 +128,34 @@ def train(options: Options, look: Callable[[str, int, nn.Module], None] = lambda
                 leave(options.end)
         look("to", session._loop.completed, model)
         note("left", session._loop.completed, digest(model, optimizer))
+        if options.end == "rank 0" and rank == 0:
+            session.save()
+            session.finish()
         leave(options.end)
+
+
+def handle(handler: str) -> None:
+    if handler == "own":
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    os.environ[variable("preemption", "exit_signal_handler")] = str(handler == "ours").lower()
+
+
+def before(step: int, options: Options) -> None:
+    """What a step does and meets before its forward pass."""
+    time.sleep(options.step_s)
+    if step == options.stop_at:
+        note("stopped", step, "-")
+        time.sleep(3600)
+    if step == options.notice_at:
+        be_told()
+
+
+def be_told() -> None:
+    """Return when all ranks know of the one signal that rank 0 gets."""
+    if dist.get_rank() == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+    directory, ranks = Path(os.environ[ENV_DIR]), dist.get_world_size()
+    wait_for(lambda: [event["event"] for event in read_events(directory)].count("preemption_notice") == ranks)
 
 
 def leave(how: str) -> None:
@@ -132,24 +171,51 @@ def forward_backward(model: nn.Module, step: int, rank: int) -> None:
 
 
 def inject(options: Options) -> None:
-    """Slow down, fail or silence the writes of this process."""
+    """Slow down, fail, silence or end the writes of this process."""
+    is_bad = dist.get_rank() == options.bad_rank
+    inject_globally(options, is_bad)
+    inject_locally(options, is_bad)
+
+
+def inject_globally(options: Options, is_bad: bool) -> None:
     write = dcp.write
 
     def faulty(path: Path, content: Content, ranks: Ranks) -> list[Path]:
         step = int(path.name.rpartition("_")[2])
         time.sleep(options.write_s)
-        if ranks.rank == options.bad_rank and step == options.deaf:
+        if is_bad and step == options.deaf:
             time.sleep(3600)
-        if ranks.rank == options.bad_rank and step in options.failing:
-            fill(path)
+        if is_bad and step == options.dying:
+            raise AssertionError("a bug")
+        if is_bad and step in options.failing:
+            block(path / f"__{dist.get_rank()}_0.distcp")
         return write(path, content, ranks)
 
     dcp.write = faulty
 
 
-def fill(path: Path) -> None:
-    """Let this rank's file be one that cannot be opened for writing: a directory."""
-    (path / f"__{dist.get_rank()}_0.distcp").mkdir(parents=True, exist_ok=True)
+def inject_locally(options: Options, is_bad: bool) -> None:
+    def slow_write(store: NodeStore, save: SaveId, rank: int, world_size: int, fill: Fill) -> Shard:
+        def fill_slowly(file: IO[bytes]) -> None:
+            fill(file)
+            time.sleep(options.write_s)
+
+        if is_bad and save[0] in options.failing:
+            block(store.path(Shard(*save, rank, world_size, size=0, crc32=0)))
+        return write(store, save, rank, world_size, fill_slowly)
+
+    def slow_removal(store: NodeStore, *arguments: Any) -> None:
+        time.sleep(options.slow_removal_s if is_bad else 0.0)
+        remove(store, *arguments)
+
+    write, remove = NodeStore.write, NodeStore.keep_only
+    NodeStore.write = slow_write  # type: ignore[method-assign]
+    NodeStore.keep_only = slow_removal  # type: ignore[method-assign]
+
+
+def block(path: Path) -> None:
+    """Let it be a file that cannot be opened for writing: a directory."""
+    path.mkdir(parents=True, exist_ok=True)
 
 
 def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,11 @@ AT_ONCE = 3
 
 
 Jobs = Mapping[str, "Future[Job]"]
+
+ASYNC = {"async_save": "true"}
+MODES: dict[str, dict[str, Any]] = {"sync": {}, "async": ASYNC}
+BY_MODE = pytest.mark.parametrize("mode", MODES)
+"""How checkpoints are written: ``MODES[mode]`` are fields of the configuration."""
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from nemo_resiliency_plugins.contract import Attempt, progress_path
 from nemo_resiliency_plugins.runtime.checkpoint.store import CheckpointStore
 from tests.harness import JOB_ID, wait_for
 from tests.ranks import Group, run, started
+from tests.runtime.conftest import ASYNC, BY_MODE, MODES
 from tests.training import Options, train
 
 LOCAL = {"non_persistent_save_interval": 3}
@@ -21,7 +22,7 @@ LOCAL = {"non_persistent_save_interval": 3}
 def options(root: Path, steps: int, **fields: object) -> Options:
     checkpoint = {**LOCAL, **fields.pop("checkpoint", {})}  # type: ignore[dict-item]
     local = str(root / "local-{node}")
-    return Options(steps=steps, every=4, local=local, checkpoint=checkpoint, **fields)  # type: ignore[arg-type]
+    return Options(**{"steps": steps, "every": 4, "local": local, "checkpoint": checkpoint, **fields})  # type: ignore[arg-type]
 
 
 def cut(root: Path, **fields: object) -> Group:
@@ -161,3 +162,28 @@ def test_what_nodes_keep_of_another_training_is_not_taken(tmp_path: Path, traine
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "checkpoints")
     assert resumed(run(tmp_path, 4, train, options(tmp_path, 0, sharded=True)), 0)[0] == 0
+
+
+@BY_MODE
+def test_a_local_save_that_fails_on_one_rank_leaves_the_one_before(tmp_path: Path, mode: str) -> None:
+    checkpoint = {**MODES[mode], "tolerated_save_failures": 1}
+    failing = options(tmp_path, 99, every=100, failing=(6,), stop_at=8, checkpoint=checkpoint)
+    with started(tmp_path, 4, train, failing) as group:
+        wait_for(lambda: len(group.events("checkpoint_failed")) == 4)
+        group.kill()
+    assert {(event["tier"], event["step"]) for event in group.events("checkpoint_failed")} == {("local", 6)}
+    assert [path.name[:14] for path in tmp_path.glob("local-*/*/step_*")] == ["step_000000003"] * 2
+    group = run(tmp_path, 4, train, options(tmp_path, 0))
+    for rank in range(4):
+        assert resumed(group, rank) == expected(group, rank, 3)
+
+
+def test_a_rank_that_is_slow_to_remove_the_last_save_leaves_the_next_one_alone(tmp_path: Path) -> None:
+    checkpoint = {**ASYNC, "non_persistent_save_interval": 1, "non_persistent_local_ckpt_algo": "atomic"}
+    slow = options(tmp_path, 99, every=100, bad_rank=3, slow_removal_s=0.2, stop_at=5, checkpoint=checkpoint)
+    with started(tmp_path, 4, train, slow) as group:
+        wait_for(lambda: group.durable(["local"])[-1:] == [5])
+        group.kill()
+    group = run(tmp_path, 4, train, options(tmp_path, 0))
+    for rank in range(4):
+        assert resumed(group, rank) == expected(group, rank, 5)

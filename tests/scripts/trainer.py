@@ -19,6 +19,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--every", type=int, default=0)
     parser.add_argument("--step-s", type=float, default=0.0)
+    parser.add_argument("--hold-at", type=int, default=-1, help="a step that lasts until the file `go` is there")
     return parser.parse_args()
 
 
@@ -50,6 +51,8 @@ def main() -> None:
         for step in session.steps(start, options.steps):
             tiny.log_step(step)
             time.sleep(options.step_s)
+            while step == options.hold_at and not (tiny.ROOT / "go").exists():
+                time.sleep(0.05)
             optimizer.zero_grad()
             loss = forward_backward(model, step, rank)
             optimizer.step()

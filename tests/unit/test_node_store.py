@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nemo_resiliency_plugins.runtime.checkpoint import node_store
 from nemo_resiliency_plugins.runtime.checkpoint.node_store import NodeStore, Shard, replica_keepers
 
 
@@ -26,6 +27,15 @@ def test_a_shard_without_its_header_is_none(tmp_path: Path) -> None:
     assert list(store.shards()) == []
 
 
+def test_a_disk_that_cannot_be_read_has_no_shards_and_takes_none(tmp_path: Path) -> None:
+    store = NodeStore(tmp_path / ("x" * 300))
+    assert list(store.shards()) == []
+    with pytest.raises(OSError, match="too long"):
+        store.directories()
+    with pytest.raises(OSError, match="too long"):
+        write(store, 0)
+
+
 def test_damage_is_told_with_the_name_of_the_file(tmp_path: Path) -> None:
     store = NodeStore(tmp_path)
     shard = write(store, 1)
@@ -38,10 +48,23 @@ def test_one_save_is_kept_also_of_two_of_the_same_step(tmp_path: Path) -> None:
     write(store, 0, number=1)
     write(store, 0, number=2)
     write(store, 0, step=2)
-    store.keep_only((3, 2))
+    store.keep_only((3, 2), store.directories())
     assert [shard.save for shard in store.shards()] == [(3, 2)]
     store.discard((3, 2))
     assert not list(store.shards())
+
+
+def test_each_name_is_durable_before_the_next_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory of the save, then the data in it, then the header."""
+    seen: list[set[str]] = []
+
+    def noted(path: Path) -> None:
+        seen.append({path.name, *(entry.suffix for entry in path.iterdir() if entry.is_file())})
+
+    monkeypatch.setattr(node_store, "fsync_directory", noted)
+    monkeypatch.setattr(node_store, "write_atomically", lambda path, text: seen.append({path.suffix}))
+    write(NodeStore(tmp_path / "root"), 0)
+    assert seen == [{"root"}, {"step_000000003-000000000007", ".pt"}, {".json"}]
 
 
 @pytest.mark.parametrize(

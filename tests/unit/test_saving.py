@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -178,6 +181,27 @@ def test_a_writer_that_dies_is_an_error(harness: Callable[..., Harness]) -> None
     target.run(1, dying)
     with pytest.raises(CheckpointError, match="has died"):
         target.saver.drain()
+
+
+@pytest.mark.parametrize("handler", [lambda number, frame: None, signal.SIG_DFL], ids=["handled", "deadly"])
+def test_what_a_writer_starts_is_spared_the_signals_that_its_rank_survives(
+    harness: Callable[..., Harness], handler: Any
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def starting(_: Content, __: Ranks) -> bool:
+        started.append(subprocess.Popen(["cat"], stdin=subprocess.PIPE))
+        return True
+
+    target, former = harness(), signal.signal(signal.SIGTERM, handler)
+    try:
+        target.run(1, starting)
+        target.saver.drain()
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    with started[0] as process:  # at its end, with the end of its input, unless the signal ends it before
+        process.terminate()
+    assert process.returncode == (0 if callable(handler) else -signal.SIGTERM)
 
 
 def test_the_copy_follows_the_form_of_the_state() -> None:

@@ -45,12 +45,12 @@ class LocalTier:
         """Write, replicate, and only then remove the one before. Raises CheckpointError."""
         save = step, ranks.decide(lambda: secrets.randbits(48)) or 0
         try:
-            mine = ranks.each(lambda: self._write(save, content, ranks))
+            mine, before = ranks.each(lambda: self._write(save, content, ranks))
             self._replicate(mine, ranks)
         except CheckpointError:
             self._store.discard(save)
             raise
-        self._store.keep_only(save)
+        self._store.keep_only(save, before)
         return True
 
     def newest(self, ranks: Ranks, *, newer_than: int) -> Found | None:
@@ -83,7 +83,8 @@ class LocalTier:
             return False
         return True
 
-    def _write(self, save: SaveId, content: Content, ranks: Ranks) -> Shard:
+    def _write(self, save: SaveId, content: Content, ranks: Ranks) -> tuple[Shard, list[Path]]:
+        """Returns also the directories that were there before."""
         owners = _owners(content.tensors, ranks) if self._parallel else {}
         mine = {name for name in content.tensors if owners.get(name, ranks.rank) == ranks.rank}
         whole = {
@@ -92,7 +93,8 @@ class LocalTier:
             "forms": {name: _form(tensor) for name, tensor in content.tensors.items()},
             "owners": owners,
         }
-        return self._store.write(save, ranks.rank, ranks.world_size, lambda file: torch.save(whole, file))
+        before = self._store.directories()
+        return self._store.write(save, ranks.rank, ranks.world_size, lambda file: torch.save(whole, file)), before
 
     def _replicate(self, mine: Shard, ranks: Ranks) -> None:
         """A replica is what its original was summed up to be, or the save has failed."""

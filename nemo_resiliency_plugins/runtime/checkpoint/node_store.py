@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -57,6 +57,7 @@ class NodeStore:
         """Raises OSError, and RuntimeError where torch writes."""
         path = self.path(Shard(*save, rank, world_size, size=0, crc32=0))
         path.parent.mkdir(parents=True, exist_ok=True)
+        fsync_directory(self.root)
         with path.open("wb") as file:
             fill(file)
             file.flush()
@@ -67,8 +68,12 @@ class NodeStore:
         return shard
 
     def shards(self) -> Iterator[Shard]:
-        """Those with a readable header; their data may be damaged."""
-        for path in sorted(self.root.glob("step_*/rank*.json")):
+        """Those with a readable header; their data may be damaged. A disk that cannot be read has none."""
+        try:
+            headers = sorted(self.root.glob("step_*/rank*.json"))
+        except OSError:
+            return
+        for path in headers:
             try:
                 yield Shard(**json.loads(path.read_text()))
             except (OSError, ValueError, TypeError):
@@ -79,9 +84,16 @@ class NodeStore:
         path = self.path(shard)
         return checksums.first_change(path.parent, {path.name: shard.sum})
 
-    def keep_only(self, save: SaveId) -> None:
-        """Remove all other local checkpoints."""
-        for path in self.root.glob("step_*"):
+    def directories(self) -> list[Path]:
+        """Of all local checkpoints, whole or not. Raises OSError."""
+        return list(self.root.glob("step_*"))
+
+    def keep_only(self, save: SaveId, among: Iterable[Path]) -> None:
+        """Remove the others ``among`` the directories that were there when the save began.
+
+        A quicker rank of the node may have begun the next save by now.
+        """
+        for path in among:
             if path != self._directory(save):
                 shutil.rmtree(path, ignore_errors=True)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nemo_resiliency_plugins.compat.nvrx import installed_version
 from nemo_resiliency_plugins.config import CheckpointConfig
+from nemo_resiliency_plugins.config.preemption import PREEMPTION_SIGNALS
 from nemo_resiliency_plugins.errors import CheckpointError
 from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.checkpoint.reporting import GLOBAL, LOCAL, Reporter, Save
@@ -69,6 +72,40 @@ class Saver:
         return None
 
 
+class Writer(threading.Thread):
+    """A thread that may be waited for again: Python 3.10 to 3.12 take one for ended when a handler raises in its join.
+
+    No executor: the interpreter joins the threads of one at its end, also one that hangs in a dead file system.
+    """
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work = work
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        # Processes that NVRx starts from here inherit this. Slurm signals all those of a step, and what this process
+        # has a handler for may be the announcement of the last save (NVRx 0.4.1 to 0.7.0 end on SIGTERM).
+        signal.pthread_sigmask(signal.SIG_BLOCK, handled_signals())
+        try:
+            self._work()
+        finally:
+            self._ended.set()
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether it has ended then, or was never started."""
+        if self.ident is not None:
+            if not self._ended.wait(seconds):
+                return False
+            self.join()  # takes no time any more
+        return True
+
+
+def handled_signals() -> set[signal.Signals]:
+    signals = (signal.Signals[name] for name in PREEMPTION_SIGNALS)
+    return {each for each in signals if callable(signal.getsignal(each))}
+
+
 class BackgroundSaver(Saver):
     """Runs one save at a time in a thread, which agrees with those of the other ranks through a group of its own.
 
@@ -86,7 +123,7 @@ class BackgroundSaver(Saver):
         super().__init__(ranks, reporter, tolerated=tolerated)
         self._stagings = stagings
         self._timeout_s = timeout_s
-        self._thread: threading.Thread | None = None
+        self._writer: Writer | None = None
         self._lock = threading.Lock()
         self._passed = 0
         self._end: Future[int] | None = None
@@ -96,13 +133,10 @@ class BackgroundSaver(Saver):
         self._finish_previous()
         staging = self._stagings[save.tier]
         content = staging.copy(gather())
-        # No executor: the interpreter joins the threads of one at its end, also one that hangs in a dead file system.
-        self._thread = threading.Thread(
-            target=self._work, args=(save, content, write), name=f"writer of the {save}", daemon=True
-        )
+        self._writer = Writer(f"writer of the {save}", partial(self._work, save, content, write))
         self._reporter.scheduled(save)
-        self._thread.start()
-        if not staging.await_copied(self._thread, self._timeout_s):
+        self._writer.start()
+        if not staging.await_copied(self._writer, self._timeout_s):
             self._await_writer()
 
     def boundary(self) -> None:
@@ -131,11 +165,12 @@ class BackgroundSaver(Saver):
 
     def _await_writer(self) -> None:
         """A writer that has once not answered is not waited for again."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join(self._timeout_s)
-            if thread.is_alive():
-                self._error = CheckpointError(f"the {thread.name} has not answered for {self._timeout_s:g} s")
+        writer = self._writer
+        if writer is not None:
+            ended = writer.ends_within(self._timeout_s)
+            self._writer = None  # not before: a signal handler that raises cuts the wait, and close() waits again
+            if not ended:
+                self._error = CheckpointError(f"the {writer.name} has not answered for {self._timeout_s:g} s")
                 raise self._error
 
     def _work(self, save: Save, content: Content, write: Write) -> None:
