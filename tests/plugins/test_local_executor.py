@@ -91,6 +91,7 @@ def test_values_of_variables_arrive_byte_for_byte(tmp_path: Path) -> None:
     assert content["env"]["ODD_VALUE"] == odd
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_demo_holds_with_four_ranks(tmp_path: Path) -> None:
     directory = tmp_path / "demo"

@@ -1,7 +1,8 @@
 """The local tier: each rank's part on its node's own disk, with a replica on a partner node, one checkpoint at a time.
 
-The ranks exchange bytes over gloo. NVRx's clique replication (0.4.1 to 0.7.0) receives shards through CUDA tensors,
-and its local manager copies with ``torch.cuda``: neither can be used without a GPU.
+The ranks exchange bytes over gloo, with GPUs too. NVRx's local manager (0.4.1 to 0.7.0) loads its files with
+``weights_only=False``, which runs what code they hold, and checks no sums; without a GPU neither it nor its clique
+replication works.
 """
 
 from __future__ import annotations
