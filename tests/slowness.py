@@ -46,7 +46,14 @@ class Options:
     slowness: Slowness = Slowness()
     sharded: bool = False
     micro_batches: int = 1
-    attach: bool = True
+    sync_all: bool = False
+    """Micro-batches without DDP's ``no_sync``."""
+    buffers: bool = False
+    """A batch norm, whose buffers DDP sends round before each forward pass."""
+    skipped: tuple[int, ...] = ()
+    """Steps without a forward and a backward pass."""
+    attach: str = "model"
+    """``model``; ``inner``: the module that DDP wraps; or ``nothing``."""
     destroy: bool = False
     """Destroy the process group within the session, as many scripts do."""
     detection: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -82,37 +89,41 @@ def train(options: Options) -> None:
     fields = {"enabled": True, "report_time_interval": 0.5, **options.detection}
     os.environ.update({variable("straggler", name): encode_value(value) for name, value in fields.items()})
     os.environ["SLURMD_NODENAME"] = f"node{dist.get_rank()}"
-    torch.manual_seed(1)
-    sleeping = Sleeping(options.slowness)
-    model: nn.Module = nn.Sequential(nn.Linear(16, 16), sleeping, nn.Linear(16, 4))
-    if options.sharded:
-        fully_shard(model)
-    else:
-        model = DistributedDataParallel(model)
+    inner, model = build(options)
     optimizer = SlowSGD(model.parameters(), lr=1e-2)
     optimizer.slowness = options.slowness
     with runtime.session() as session:
         start = 0
-        if options.attach:
-            start = session.attach(
-                {"model": model, "optimizer": optimizer}, Path(os.environ["TEST_ROOT"]) / "checkpoints"
-            )
+        if options.attach != "nothing":
+            state = {"model": model if options.attach == "model" else inner, "optimizer": optimizer}
+            start = session.attach(state, Path(os.environ["TEST_ROOT"]) / "checkpoints")
         for step in session.steps(start, options.steps):
-            sleeping.step = optimizer.at = step
+            inner.sleeping.step = optimizer.at = step
             optimizer.zero_grad()
-            for number in range(options.micro_batches):
+            for number in range(options.micro_batches if step not in options.skipped else 0):
                 time.sleep(options.slowness.seconds("data", step))
-                with without_sync(model, last=number == options.micro_batches - 1):
+                with syncing(model, options.sync_all or number == options.micro_batches - 1):
                     model(torch.ones(2, 16)).square().mean().backward()
             optimizer.step()
         if options.destroy:
             dist.destroy_process_group()
 
 
+def build(options: Options) -> tuple[nn.Module, nn.Module]:
+    """The model, as it is and wrapped."""
+    torch.manual_seed(1)
+    inner = nn.Sequential(nn.Linear(16, 16))
+    if options.buffers:
+        inner.add_module("norm", nn.BatchNorm1d(16))
+    inner.add_module("sleeping", Sleeping(options.slowness))
+    inner.add_module("head", nn.Linear(16, 4))
+    return inner, fully_shard(inner) if options.sharded else DistributedDataParallel(inner)
+
+
 @contextlib.contextmanager
-def without_sync(model: nn.Module, *, last: bool) -> Iterator[None]:
-    """DDP's ``no_sync`` for all micro-batches but the last."""
-    if last or not isinstance(model, DistributedDataParallel):
+def syncing(model: nn.Module, sync: bool) -> Iterator[None]:
+    """DDP's ``no_sync`` unless ``sync``."""
+    if sync or not isinstance(model, DistributedDataParallel):
         yield
         return
     with model.no_sync():

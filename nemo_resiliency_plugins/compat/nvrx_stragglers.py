@@ -52,7 +52,11 @@ class KernelTimes:
         self._statistic = importlib.import_module(f"{home}.statistics").Statistic
 
     def start(self) -> None:
-        self._profiler.start_profiling()
+        """Raises KernelTimesUnavailable, say where somebody else has begun to profile."""
+        try:
+            self._profiler.start_profiling()
+        except RuntimeError as error:
+            raise KernelTimesUnavailable(f"kernels are profiled no more: {error}") from error
 
     def stop(self) -> None:
         self._profiler.stop_profiling()

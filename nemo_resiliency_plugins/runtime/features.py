@@ -46,7 +46,7 @@ class Features:
 
     def step_ends(self, step: int, *, first: bool) -> None:
         """Collective at times. ``first``: the first step since the start of the loop."""
-        self.stragglers.step_ends(step + 1, first=first)
+        self.stragglers.step_ends(step + 1)
         self.detection.step_ends()
         if first:
             self._events.emit("first_step", step=step)

@@ -88,6 +88,23 @@ def test_what_has_become_slow_on_most_ranks_names_none_of_several(ranks: int) ->
     assert list(slow) == ([0] if ranks == 1 else [])
 
 
+@pytest.mark.parametrize(
+    ("nodes", "slow", "named"),
+    [
+        (["a", "b", "c", "d"], [0, 2], []),
+        (["a", "a", "b", "b"], [2, 3], [2, 3]),
+        (["a", "a", "b", "b"], [0, 2], []),
+        (["a", "a", "a", "a"], [2, 3], []),
+        (["a", "a", "a", "a"], [3], [3]),
+    ],
+)
+def test_half_of_the_ranks_are_named_only_if_they_are_on_one_node(
+    nodes: list[str], slow: list[int], named: list[int]
+) -> None:
+    ranks = [said(2.0 if rank in slow else 1.0, node=node) for rank, node in enumerate(nodes)]
+    assert list(Report(ranks, CONFIG).slow()) == named
+
+
 def test_one_of_two_ranks_is_named() -> None:
     assert list(Report([said(1.0), said(2.0)], CONFIG).slow()) == [1]
 

@@ -25,14 +25,21 @@ def resident_mb() -> float:
     return float(psutil.Process().memory_info().rss) / 1e6
 
 
-def test_two_hundred_thousand_steps_take_no_more_memory(tmp_path: Path) -> None:
+def forward_backward(model: nn.Module) -> None:
+    model(torch.ones(1, 2)).sum().backward()
+
+
+@pytest.mark.parametrize("steps", [30_000, pytest.param(200_000, marks=pytest.mark.slow)])
+def test_many_steps_take_no_more_memory(steps: int, tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
     seen = {}
     with runtime.session(config(enable_logging=False, report_time_interval=1000.0)) as session:
-        session.attach({"model": nn.Linear(2, 2)}, tmp_path)
-        for step in session.steps(0, 200_001):
-            if step in (20_000, 200_000):
+        session.attach({"model": model}, tmp_path)
+        for step in session.steps(0, steps + 1):
+            forward_backward(model)
+            if step in (10_000, steps):
                 seen[step] = resident_mb()
-    assert seen[200_000] - seen[20_000] < 1
+    assert seen[steps] - seen[10_000] < 1
 
 
 def test_a_second_session_in_the_process_measures_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -44,7 +51,7 @@ def test_a_second_session_in_the_process_measures_again(tmp_path: Path, caplog: 
             start = session.attach({"model": model}, tmp_path)
             assert Work.wait is not wait
             for step in session.steps(start, start + 9):
-                model(torch.ones(1, 2)).sum().backward()
+                forward_backward(model)
                 if life == 1 and step == start + 5:
                     session.stop()
         assert Work.wait is wait
@@ -67,7 +74,7 @@ def test_a_stop_saves_and_leaves_and_a_later_run_finishes(tmp_path: Path, monkey
     with runtime.session(config(**EVERYTHING_IS_SLOW)) as session:
         session.attach({"model": model}, tmp_path / "checkpoints")
         for _ in session.steps(0, 100_000):
-            model(torch.ones(1, 2)).sum().backward()
+            forward_backward(model)
         assert session.should_stop()
     assert session.stop_reason is Reason.STRAGGLER
     verdict = Verdict.read(tmp_path / "nrp", Attempt())
@@ -86,9 +93,11 @@ def test_a_job_that_has_nowhere_to_go_does_not_stop_again(
     monkeypatch.setenv("NRP_DIR", str(tmp_path / "nrp"))
     (tmp_path / "nrp").mkdir()
     nowhere_path(tmp_path / "nrp", Attempt()).touch()
+    model = nn.Linear(2, 2)
     with runtime.session(config(**EVERYTHING_IS_SLOW)) as session:
-        session.attach({"model": nn.Linear(2, 2)}, tmp_path / "checkpoints")
-        list(session.steps(0, 100_000))
+        session.attach({"model": model}, tmp_path / "checkpoints")
+        for _ in session.steps(0, 3000):
+            forward_backward(model)
     assert session.stop_reason is Reason.FINISHED
     assert any(event["event"] == "straggler" for event in read_events(tmp_path / "nrp"))
     assert "stragglers are warnings only" in caplog.text
@@ -111,3 +120,33 @@ def test_what_the_last_report_finds_comes_too_late_for_a_stop(tmp_path: Path, ca
 def test_nothing_to_measure_is_an_error_under_strict() -> None:
     with pytest.raises(NotWorkingError, match="attach"), runtime.session(config(), strict=True) as session:
         list(session.steps(0, 3))
+
+
+def test_no_module_to_measure_is_a_warning_and_strictly_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    functions = {"save": print, "load": print, "latest": lambda: None}
+    with runtime.session(config()) as session:
+        session.attach(**functions)
+        assert "nothing is measured: no module was attached, and there is no GPU" in caplog.text
+    with pytest.raises(NotWorkingError, match="no module"), runtime.session(config(), strict=True) as session:
+        session.attach(**functions)
+
+
+def test_steps_in_no_report_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with runtime.session(config(report_time_interval=1000.0)) as session:
+        session.attach({"model": nn.Linear(2, 2)}, tmp_path)
+        for step in session.steps(0, 20):
+            if step == 15:
+                break
+    assert "the last 15 steps are in no straggler report" in caplog.text
+
+
+def test_loops_of_one_step_each_are_measured(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    model = nn.Linear(2, 2)
+    with runtime.session(config(report_time_interval=1000.0)) as session:
+        session.attach({"model": model}, tmp_path)
+        for step in range(6):
+            for _ in session.steps(step, step + 1):
+                forward_backward(model)
+    assert "Host individual performance:\n" in caplog.text

@@ -25,9 +25,7 @@ from nemo_resiliency_plugins.runtime.stragglers.window import FEWEST, Window
 if TYPE_CHECKING:
     import torch
 
-TOO_FEW = f"a rank has measured fewer than {FEWEST} steps"
-NOT_MEASURED = 2
-"""Steps of an interval that may not count: the first of a loop, and one in which the last gradient is looked for."""
+TOO_FEW = f"a rank has seen fewer than {FEWEST} steps with a forward and a backward pass of an attached module"
 NO_MODULE = "no module was attached"
 
 
@@ -48,8 +46,8 @@ class NoStragglers:
     def step_begins(self) -> None:
         """This rank begins a step."""
 
-    def step_ends(self, completed: int, *, first: bool) -> None:
-        """Collective where a report is due. ``first``: the first step of the loop, which is not like the others."""
+    def step_ends(self, completed: int) -> None:
+        """Collective where a report is due."""
 
     def training_ends(self, completed: int) -> None:
         """Collective. Report what has not been reported; it is too late to stop for it."""
@@ -77,38 +75,38 @@ class Stragglers(NoStragglers):
         self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], ranks: Ranks
     ) -> None:
         self._measuring = Measuring(self._config, models, optimizers, ranks, self._identity.node)
+        if not models and self._measuring.no_gpu:
+            self._report_nothing(f"no module was attached, and {self._measuring.no_gpu}", "Attach it in state=")
         if self._stops and ranks.decide(self._nowhere_to_go):
             self._stops = False
 
     def loop_begins(self) -> None:
         if self._measuring is None:
-            what, reason = "straggler detection was asked for, but nothing is measured", "attach() was not called"
-            rank, events, strict = self._identity.rank, self._events, self._strict
-            remedy = "Call it before the loop"
-            not_working(what, reason, remedy, feature="stragglers", rank=rank, events=events, strict=strict)
+            self._report_nothing("attach() was not called", "Call it before the loop")
 
     def step_begins(self) -> None:
         if self._measuring is not None:
             self._measuring.step_begins()
 
-    def step_ends(self, completed: int, *, first: bool) -> None:
-        if self._measuring is not None and self._measuring.step_ends(first=first):
+    def step_ends(self, completed: int) -> None:
+        if self._measuring is not None and self._measuring.step_ends():
             stragglers = self._report(self._measuring, completed)
             self.found = stragglers if self._stops else ()
 
     def training_ends(self, completed: int) -> None:
-        if self._measuring is None or not self._measuring.steps:
-            return
-        if not self._measuring.ranks.dissolved:
+        if self._measuring is not None and self._measuring.steps and not self._measuring.ranks.dissolved:
             self._report(self._measuring, completed)
-        elif self._identity.rank == 0:
-            dropped = f"the last {self._measuring.steps} steps are not reported: the process group is gone"
-            logger().info(line(0, f"straggler detection: {dropped}"))
 
     def close(self) -> None:
         if self._measuring is not None:
+            if self._measuring.steps and self._identity.rank == 0:
+                logger().info(line(0, f"the last {self._measuring.steps} steps are in no straggler report"))
             self._measuring.close()
             self._measuring = None
+
+    def _report_nothing(self, reason: str, remedy: str) -> None:
+        what, rank = "straggler detection was asked for, but nothing is measured", self._identity.rank
+        not_working(what, reason, remedy, feature="stragglers", rank=rank, events=self._events, strict=self._strict)
 
     def _nowhere_to_go(self) -> int:
         """On rank 0."""
@@ -147,20 +145,27 @@ class Measuring:
         self._phases = Phases(models, optimizers, self._clock.now)
         self._window = Window()
         self._gpu = GpuTimes(ranks, node, profiling_interval=config.profiling_interval)
-        self._schedule = Schedule(config.report_time_interval, ranks.maximum, fewest=FEWEST + NOT_MEASURED)
+        self._schedule = Schedule(config.report_time_interval, ranks.maximum, fewest=FEWEST + 1)
         self.steps = 0
         """Since the last report."""
+        self._is_first = True
+
+    @property
+    def no_gpu(self) -> str:
+        """Why there are no scores of GPUs, on all ranks alike; empty where there are."""
+        return self._gpu.absent
 
     def step_begins(self) -> None:
         self._gpu.step_begins()
         self._phases.step_begins()
 
-    def step_ends(self, *, first: bool) -> bool:
+    def step_ends(self) -> bool:
         """Whether to report."""
         seconds = self._phases.step_ends()
         self._gpu.step_ends()
-        if seconds is not None and not first:
+        if seconds is not None and not self._is_first:  # which is not like the others
             self._window.add(seconds)
+        self._is_first = False
         self.steps += 1
         return self._schedule.step_ends()
 

@@ -28,9 +28,12 @@ class GpuTimes:
             self.close()
 
     def step_begins(self) -> None:
-        if self._kernels is not None and self._steps % self._every == 0:
-            self._kernels.start()
-            self._profiles = True
+        if self._kernels is not None and self._steps % self._every == 0 and not self.absent:
+            try:
+                self._kernels.start()
+                self._profiles = True
+            except KernelTimesUnavailable as error:
+                self.absent = str(error)  # the others go on, and so do this rank's collectives
         self._steps += 1
 
     def step_ends(self) -> None:

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
 PHASES = ("data", "forward", "backward", "optimizer", "other")
-DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER, _WAITING, _BETWEEN = range(7)
-"""Places in a list of seconds; the last two are no work.
+DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER, _WAITING, _AFTER = range(7)
+"""Places in a list of seconds.
 
-After the last gradient: DDP waits for those of the others; or it does not, and another micro-batch may follow."""
+The last two: the gradients of this rank are there and DDP waits for those of the others, which is no work; and what
+comes after a backward pass, which belongs to the data of the next one, or to *other* if the optimizer follows.
+"""
 
 
 class Phases:
     """Splits every step into :data:`PHASES`, in seconds of ``clock``.
 
-    *data* goes from the begin of the step to the forward pass, *backward* to the rank's last gradient, *other* from
-    the optimizer to the end of the step. Without attached modules everything is *data*; of modules that torch compiles
-    with their hooks, forward and backward are: there the hooks do nothing, so that they break no graph.
+    *data* goes from the begin of the step to a forward pass, *backward* to the rank's own last gradient, and *other*
+    is the rest. A step counts if it has a forward and a backward pass of one of ``models``, however many there are.
 
-    Which gradient is the last one is found out in the first step, where each parameter has a hook, and again when it
-    stays away; in other steps it is one hook for the whole backward pass. Under FSDP2 none of them is called
-    (torch 2.13), and *backward* goes on to the optimizer: its waits are not in ``clock``.
+    The end of a backward pass is a callback of autograd's engine (torch 2.5 to 2.13), asked for when the gradient of
+    the module's output comes: before DDP asks for its own, in which it waits in C++. Of modules that torch compiles
+    with their hooks nothing is seen: the hooks do nothing there, so that they break no graph.
     """
 
     def __init__(
@@ -33,15 +34,14 @@ class Phases:
         optimizers: Sequence[torch.optim.Optimizer] = (),
         clock: Callable[[], float] = float,
     ) -> None:
+        from torch.autograd.variable import Variable
         from torch.compiler import is_compiling
 
-        self._clock, self._models, self._is_compiling = clock, models, is_compiling
-        self._reducing = [model for model in models if hasattr(model, "require_backward_grad_sync")]
+        self._clock, self._is_compiling = clock, is_compiling
+        self._call_at_the_end: Callable[[Callable[[], None]], None] = Variable._execution_engine.queue_callback
         self._spent = [0.0] * 7
         self._phase, self._since = OTHER, 0.0
-        self._is_searching, self._is_seen = False, False
-        self._last: Any = None
-        self._of_gradients: list[Any] = []
+        self._is_in_backward = self._counts = False
         self._hooks: list[Any] = []
         for model in models:
             self._hooks.append(model.register_forward_pre_hook(self._forward_begins, prepend=True))
@@ -49,7 +49,6 @@ class Phases:
         for optimizer in optimizers:
             self._hooks.append(optimizer.register_step_pre_hook(self._optimizer_begins))
             self._hooks.append(optimizer.register_step_post_hook(self._optimizer_ends))
-        self._search()
 
     def __reduce__(self) -> tuple[type[Phases], tuple[()]]:
         """A copied or pickled model brings its hooks along: those of the copy watch nothing."""
@@ -57,22 +56,17 @@ class Phases:
 
     def step_begins(self) -> None:
         self._spent = [0.0] * 7
-        self._phase, self._since, self._is_seen = DATA, self._clock(), False
+        self._is_in_backward = self._counts = False
+        self._phase, self._since = DATA, self._clock()
 
     def step_ends(self) -> list[float] | None:
-        """Seconds of each phase; None for a step in which it was not known where *backward* ends."""
+        """Seconds of each phase; None for a step that does not count."""
+        self._leave_backward(OTHER)
         self._enter(OTHER)
-        if self._is_searching:
-            self._is_searching = False
-            self._hook_gradients([] if self._last is None else [self._last])
-        elif self._last is not None and not self._is_seen:
-            self._search()
-        else:
-            return self._spent[: len(PHASES)]
-        return None
+        return self._spent[: len(PHASES)] if self._counts else None
 
     def close(self) -> None:
-        for hook in (*self._hooks, *self._of_gradients):
+        for hook in self._hooks:
             hook.remove()
 
     def _enter(self, phase: int) -> None:
@@ -80,43 +74,54 @@ class Phases:
         self._spent[self._phase] += now - self._since
         self._phase, self._since = phase, now
 
-    def _search(self) -> None:
-        self._is_searching, self._last = True, None
-        self._hook_gradients([parameter for model in self._models for parameter in model.parameters()])
+    def _leave_backward(self, for_phase: int) -> None:
+        if self._phase == _AFTER:
+            self._phase = for_phase
 
-    def _hook_gradients(self, parameters: Sequence[Any]) -> None:
-        for hook in self._of_gradients:
-            hook.remove()
-        self._of_gradients = [
-            parameter.register_post_accumulate_grad_hook(self._gradient_is_there)
-            for parameter in parameters
-            if parameter.requires_grad and parameter.is_leaf
-        ]
+    def _forward_begins(self, *_: Any) -> None:
+        if not self._is_compiling():
+            self._leave_backward(DATA)
+            self._enter(FORWARD)
 
-    def _forward_begins(self, model: Any, *_: Any) -> None:
+    def _forward_ends(self, model: Any, arguments: Any, output: Any) -> None:
         if self._is_compiling():
             return
-        if self._phase == _BETWEEN:
-            self._phase = DATA  # of the next micro-batch
-        self._enter(FORWARD)
+        leads_back = False
+        for tensor in _tensors(output):
+            if tensor.requires_grad:
+                tensor.register_hook(self._backward_begins)
+                leads_back = True
+        self._enter(BACKWARD if leads_back else DATA)
 
-    def _forward_ends(self, *_: Any) -> None:
-        if not self._is_compiling():
-            self._enter(BACKWARD)
+    def _backward_begins(self, gradient: torch.Tensor) -> None:
+        if not self._is_in_backward and not self._is_compiling():
+            self._is_in_backward = True
+            self._call_at_the_end(self._own_backward_ends)
 
-    def _gradient_is_there(self, parameter: Any) -> None:
-        if self._is_searching:
-            self._last = parameter
-        else:
-            self._is_seen = True
-            self._enter(_WAITING if self._waits_for_others() else _BETWEEN)
+    def _own_backward_ends(self) -> None:
+        self._enter(_WAITING)
+        self._call_at_the_end(self._backward_ends)
+
+    def _backward_ends(self) -> None:
+        self._is_in_backward, self._counts = False, True
+        self._enter(_AFTER)
 
     def _optimizer_begins(self, *_: Any) -> None:
-        self._enter(OPTIMIZER)
+        if not self._is_compiling():
+            self._leave_backward(OTHER)
+            self._enter(OPTIMIZER)
 
     def _optimizer_ends(self, *_: Any) -> None:
-        self._enter(OTHER)
+        if not self._is_compiling():
+            self._enter(OTHER)
 
-    def _waits_for_others(self) -> bool:
-        """DDP's own word for a backward pass that is not within ``no_sync()``."""
-        return any(model.require_backward_grad_sync for model in self._reducing)
+
+def _tensors(output: Any) -> Iterator[torch.Tensor]:
+    """Those in what a module returns: a tensor, or tuples, lists and dicts of them."""
+    if hasattr(output, "register_hook"):
+        yield output
+    elif isinstance(output, (tuple, list)):
+        for item in output:
+            yield from _tensors(item)
+    elif isinstance(output, Mapping):
+        yield from _tensors(list(output.values()))

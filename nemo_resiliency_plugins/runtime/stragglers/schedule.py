@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+LOOK_S = 5.0
+"""Seconds between looks: one small collective on the CPU."""
+
 
 class Schedule:
     """Counts steps up to the next look, in which the ranks agree on how much time has passed.
 
-    Each look is planned for half of the time that is left, so that steps which become longer delay a report little.
+    Each look is planned for half of the time that is left, but at most some seconds ahead and for twice the steps so
+    far: steps that become longer delay a report by few of them.
 
     Args:
         interval_s: seconds between reports.
@@ -43,8 +47,12 @@ class Schedule:
         a_step = max(elapsed / self._steps, 1e-6)
         left = (self._interval_s - elapsed) / a_step
         if left >= 0.5:
-            self._next = self._steps + max(1, int(left / 2))
+            self._next = self._steps + self._ahead(left, a_step)
             return False
-        self._look = max(self._fewest, int(self._interval_s / a_step / 2))
+        self._look = max(self._fewest, self._ahead(self._interval_s / a_step, a_step))
         self.restart()
         return True
+
+    def _ahead(self, left: float, a_step: float) -> int:
+        """Steps to the next look, of those that are ``left`` to a report."""
+        return max(1, int(min(left / 2, LOOK_S / a_step, self._steps)))

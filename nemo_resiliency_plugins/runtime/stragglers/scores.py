@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from nemo_resiliency_plugins.config import NVRxStragglerDetectionConfig
 from nemo_resiliency_plugins.runtime.stragglers.phases import PHASES
@@ -64,18 +64,24 @@ class Report:
     def slow(self) -> dict[int, Straggler]:
         """The ranks below a threshold, by rank.
 
-        Where most ranks are slower than they were, the cause is common to them, and no rank is named for it.
+        Where half of the ranks or more are, the cause is common to them: ranks of two kinds, a slow file system. Then
+        none is named, unless they are all on one node of several.
         """
         below: dict[int, dict[str, float]] = {}
         for kind, scores in self.scores.items():
             slow = {rank: score for rank, score in scores.items() if score < self._thresholds[kind]}
-            if 2 * len(slow) <= len(self.nodes) or len(self.nodes) == 1:
+            if self._are_few(slow):
                 for rank, score in slow.items():
                     below.setdefault(rank, {})[kind] = score
         return {
             rank: Straggler(rank, self.nodes[rank], scores, self._slowest_phase(rank))
             for rank, scores in sorted(below.items())
         }
+
+    def _are_few(self, slow: Collection[int]) -> bool:
+        others = len(self.nodes) - len(slow)
+        on_one_of_several = len({self.nodes[rank] for rank in slow}) == 1 < len({*self.nodes})
+        return len(slow) < others or (len(slow) == others and on_one_of_several) or (len(slow) == 1 and others <= 1)
 
     def _score_gpu(self, kind: str, said: Sequence[Said]) -> None:
         reason = next((each.no_gpu for each in said if kind not in each.gpu), "")
