@@ -29,7 +29,7 @@ class Slowness:
 
     phase: str = "data"
     ranks: tuple[int, ...] = ()
-    extra_s: float = 5 * WORK_S
+    extra_s: float = 8 * WORK_S
     since: int = 0
     until: int = 10**9
 

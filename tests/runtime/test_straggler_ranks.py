@@ -40,9 +40,6 @@ def scores(group: Group, kind: str) -> list[dict[str, float]]:
 def test_a_slow_rank_is_named_with_its_phase(phase: str, sharded: bool, tmp_path: Path) -> None:
     group = run(tmp_path, RANKS, train, Options(steps=25, slowness=Slowness(phase, ranks=(SLOW,)), sharded=sharded))
     assert named(group) == {(SLOW, phase)}
-    for report in scores(group, "host_relative"):
-        assert report[str(SLOW)] < 0.6
-        assert min(score for rank, score in report.items() if rank != str(SLOW)) > 0.7
     assert f"rank {SLOW} on node{SLOW} (Host relative performance 0." in group.log
     assert f"slowest in {phase}" in group.log
 

@@ -23,9 +23,11 @@ class Phases:
     *data* goes from the begin of the step to a forward pass, *backward* to the rank's own last gradient, and *other*
     is the rest. A step counts if it has a forward and a backward pass of one of ``models``, however many there are.
 
-    The end of a backward pass is a callback of autograd's engine (torch 2.5 to 2.13), asked for when the gradient of
-    the module's output comes: before DDP asks for its own, in which it waits in C++. Of modules that torch compiles
-    with their hooks nothing is seen: the hooks do nothing there, so that they break no graph.
+    The end of a backward pass is a callback of autograd's engine (torch 2.5 to 2.13), asked for when a gradient comes:
+    before DDP asks for its own, in which it waits in C++. The gradient is that of each module's last parameter; once a
+    pass has ended without one of these (FSDP2, unused or frozen parameters), those of the modules' outputs, which cost
+    10 us a step more. Of modules that torch compiles with their hooks, all up to that end is *data*: the hooks do
+    nothing there, so that they break no graph.
     """
 
     def __init__(
@@ -41,9 +43,11 @@ class Phases:
         self._call_at_the_end: Callable[[Callable[[], None]], None] = Variable._execution_engine.queue_callback
         self._spent = [0.0] * 7
         self._phase, self._since = OTHER, 0.0
-        self._is_in_backward = self._counts = False
+        self._is_in_backward = self._counts = self._by_outputs = False
         self._hooks: list[Any] = []
         for model in models:
+            for parameter in [each for each in model.parameters() if each.requires_grad and each.is_leaf][-1:]:
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(self._gradient_comes))
             self._hooks.append(model.register_forward_pre_hook(self._forward_begins, prepend=True))
             self._hooks.append(model.register_forward_hook(self._forward_ends))
         for optimizer in optimizers:
@@ -61,7 +65,7 @@ class Phases:
 
     def step_ends(self) -> list[float] | None:
         """Seconds of each phase; None for a step that does not count."""
-        self._leave_backward(OTHER)
+        self._leave_backward()
         self._enter(OTHER)
         return self._spent[: len(PHASES)] if self._counts else None
 
@@ -74,26 +78,29 @@ class Phases:
         self._spent[self._phase] += now - self._since
         self._phase, self._since = phase, now
 
-    def _leave_backward(self, for_phase: int) -> None:
+    def _leave_backward(self) -> None:
+        """For the optimizer, or the end of the step."""
         if self._phase == _AFTER:
-            self._phase = for_phase
+            self._phase = OTHER
+        elif self._phase == BACKWARD:
+            self._by_outputs = True  # its end was not seen
 
     def _forward_begins(self, *_: Any) -> None:
         if not self._is_compiling():
-            self._leave_backward(DATA)
+            if self._phase == _AFTER:
+                self._phase = DATA
             self._enter(FORWARD)
 
     def _forward_ends(self, model: Any, arguments: Any, output: Any) -> None:
         if self._is_compiling():
             return
-        leads_back = False
-        for tensor in _tensors(output):
-            if tensor.requires_grad:
-                tensor.register_hook(self._backward_begins)
-                leads_back = True
-        self._enter(BACKWARD if leads_back else DATA)
+        lead_back = [tensor for tensor in _tensors(output) if tensor.requires_grad]
+        if self._by_outputs:
+            for tensor in lead_back:
+                tensor.register_hook(self._gradient_comes)
+        self._enter(BACKWARD if lead_back else DATA)
 
-    def _backward_begins(self, gradient: torch.Tensor) -> None:
+    def _gradient_comes(self, _: torch.Tensor) -> None:
         if not self._is_in_backward and not self._is_compiling():
             self._is_in_backward = True
             self._call_at_the_end(self._own_backward_ends)
@@ -108,7 +115,7 @@ class Phases:
 
     def _optimizer_begins(self, *_: Any) -> None:
         if not self._is_compiling():
-            self._leave_backward(OTHER)
+            self._leave_backward()
             self._enter(OPTIMIZER)
 
     def _optimizer_ends(self, *_: Any) -> None:
