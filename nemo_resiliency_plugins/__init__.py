@@ -12,6 +12,7 @@ _HOMES = {
     "CheckpointConfig": "nemo_resiliency_plugins.config",
     "FaultScript": "nemo_resiliency_plugins.config",
     "FaultToleranceConfig": "nemo_resiliency_plugins.config",
+    "InProcessRestartConfig": "nemo_resiliency_plugins.config",
     "NVRxStragglerDetectionConfig": "nemo_resiliency_plugins.config",
     "PreemptionConfig": "nemo_resiliency_plugins.config",
     "CheckpointError": "nemo_resiliency_plugins.errors",
