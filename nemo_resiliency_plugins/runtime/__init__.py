@@ -14,16 +14,20 @@ from __future__ import annotations
 from nemo_resiliency_plugins.config import (
     CheckpointConfig,
     FaultToleranceConfig,
+    InProcessRestartConfig,
     NVRxStragglerDetectionConfig,
     PreemptionConfig,
 )
+from nemo_resiliency_plugins.runtime.inprocess.entry import inprocess
 from nemo_resiliency_plugins.runtime.session import Session, session
 
 __all__ = [
     "CheckpointConfig",
     "FaultToleranceConfig",
+    "InProcessRestartConfig",
     "NVRxStragglerDetectionConfig",
     "PreemptionConfig",
     "Session",
+    "inprocess",
     "session",
 ]

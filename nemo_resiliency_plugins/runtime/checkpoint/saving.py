@@ -52,7 +52,7 @@ class Saver:
         if self._last_error is not None:
             raise self._last_error
 
-    def close(self) -> None:
+    def close(self, limit_s: float | None = None) -> None:
         """Wait for what is in flight, without an error: what cannot be finished stays without its marker."""
 
     def _attempt(self, save: Save, content: Content, write: Write) -> CheckpointError | None:
@@ -116,9 +116,9 @@ class BackgroundSaver(Saver):
         self._finish_previous()
         super().drain()
 
-    def close(self) -> None:
+    def close(self, limit_s: float | None = None) -> None:
         try:
-            self._await_writer()
+            self._await_writer(limit_s)
         except CheckpointError as error:
             logger().warning(line(self._ranks.rank, f"{error}; it stays without its marker"))
         for staging in self._stagings.values():
@@ -129,13 +129,14 @@ class BackgroundSaver(Saver):
         if self._error is not None:
             raise self._error
 
-    def _await_writer(self) -> None:
+    def _await_writer(self, limit_s: float | None = None) -> None:
         """A writer that has once not answered is not waited for again."""
         thread, self._thread = self._thread, None
+        limit_s = self._timeout_s if limit_s is None else min(limit_s, self._timeout_s)
         if thread is not None:
-            thread.join(self._timeout_s)
+            thread.join(limit_s)
             if thread.is_alive():
-                self._error = CheckpointError(f"the {thread.name} has not answered for {self._timeout_s:g} s")
+                self._error = CheckpointError(f"the {thread.name} has not answered for {limit_s:g} s")
                 raise self._error
 
     def _work(self, save: Save, content: Content, write: Write) -> None:
