@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+from nemo_resiliency_plugins.compat.spare_ranks import Plan, assignment
+
 TIMES = (
     "monitor_thread_interval",
     "monitor_process_interval",
@@ -48,19 +50,6 @@ class Turn:
         return self.rank is not None
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How many ranks train, and which leave together.
-
-    Attributes:
-        active: ranks that train; None: all.
-        node: the node of this process, where ranks of one node leave together; else None.
-    """
-
-    active: int | None
-    node: str | None
-
-
 class Hooks(typing.Protocol):
     """What is done between two lives; all in the main thread."""
 
@@ -75,14 +64,6 @@ class Hooks(typing.Protocol):
 
     def lost(self, iteration: int, ranks: set[int]) -> None:
         """Of that life, ranks that will not come back."""
-
-
-class TooFewRanks(Exception):
-    """Not enough ranks are left for the training."""
-
-
-class Discarded(Exception):
-    """This rank is well, but others of its node are not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +116,7 @@ def wrap(
             abort=parts.abort,
             finalize=parts.finalize,
             health_check=module.health_check.CudaHealthCheck(timeout=timedelta(seconds=times["soft_timeout"] / 2)),
-            rank_assignment=_assignment(module, plan, hooks),
+            rank_assignment=assignment(module, plan, hooks.lost),
             monitor_process_logfile=log_file,
             **{name: timedelta(seconds=times[name]) for name in TIMES},
         )
@@ -250,57 +231,9 @@ def _store_class(module: Any, bound: timedelta) -> Any:
 
         def __init__(self, prefix: str) -> None:
             address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            server = {"host_name": address, "port": port, "is_master": False, "wait_for_workers": False}
-            client = dist.TCPStore(**server, timeout=bound)  # type: ignore[attr-defined]
+            make: Any = dist.TCPStore  # type: ignore[attr-defined]
+            client = make(address, port, is_master=False, wait_for_workers=False, timeout=bound)
             super().__init__(prefix, client)
             type(self).latest = self
 
     return Store
-
-
-def _assignment(module: Any, plan: Plan, hooks: Hooks) -> Any:
-    """Keeps the number of active ranks; nodes are told apart by their key, since they may share a host name."""
-    ranks = module.rank_assignment
-
-    class Assignment(ranks.RankAssignment):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            self.tree: Any = None
-
-        def __call__(self, ctx: Any) -> Any:
-            if self.tree is None:
-                self.tree = ranks.Tree(_layers(ranks, plan, ctx))
-            if ctx.terminated_ranks:
-                hooks.lost(ctx.state.iteration, set(ctx.terminated_ranks))
-            lost = len(ctx.terminated_ranks)
-            try:
-                return self.tree(ctx)
-            except ranks.RankDiscarded as error:
-                if all(leaf.state.mode.name == "TERMINATED" for leaf in self.tree.tree.iter_leaves()):
-                    raise TooFewRanks(f"{lost} of {ctx.state.world_size} ranks were lost") from error
-                raise Discarded(str(error)) from error
-
-    return Assignment()
-
-
-def _layers(ranks: Any, plan: Plan, ctx: Any) -> list[Any]:
-    world_size = ctx.state.world_size
-    active = world_size if plan.active is None else plan.active
-    reserve = ranks.LayerFlag.RESERVE
-    root = ranks.Layer(min_ranks=active, max_ranks=active, flag=reserve)
-    if plan.node is None:
-        return [root]
-    store, key = ctx.store, f"node_of/{ctx.state.rank}"
-    store.set(key, plan.node)
-    nodes = [store.get(f"node_of/{rank}").decode() for rank in range(world_size)]
-    size = nodes.count(plan.node)
-    if active % size or any(nodes.count(node) != size for node in nodes):
-        raise UnevenNodes({node: nodes.count(node) for node in nodes}, active)
-    return [root, ranks.Layer(min_ranks=size, max_ranks=size, key_or_fn=lambda _: plan.node, flag=reserve)]
-
-
-class UnevenNodes(Exception):
-    """The ranks cannot leave node by node: ``ranks`` of each node, of which ``active`` train."""
-
-    def __init__(self, ranks: dict[str, int], active: int) -> None:
-        super().__init__(ranks, active)
-        self.ranks, self.active = ranks, active

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nemo_resiliency_plugins.compat import gloo
+from nemo_resiliency_plugins.compat import gloo, spare_ranks
 from nemo_resiliency_plugins.compat import inprocess as nvrx
 from nemo_resiliency_plugins.config import InProcessRestartConfig
 from nemo_resiliency_plugins.errors import ConfigError, ResiliencyError
@@ -60,7 +60,7 @@ class Restarter(nvrx.Hooks):
         wrapped = nvrx.wrap(
             self._live,
             times={name: getattr(self._config, name) for name in nvrx.TIMES},
-            plan=nvrx.Plan(
+            plan=spare_ranks.Plan(
                 active=self._config.active_world_size,
                 node=self._identity.node if self._config.granularity == "node" else None,
             ),
@@ -75,12 +75,12 @@ class Restarter(nvrx.Hooks):
         try:
             with meeting.kept_variables():
                 result = wrapped(None, args, kwargs)
-        except (nvrx.TooFewRanks, nvrx.names().hand_over) as end:
+        except (spare_ranks.TooFewRanks, nvrx.names().hand_over) as end:
             raise self._own_error(str(end)) from None
-        except nvrx.Discarded as end:
+        except spare_ranks.Discarded as end:
             self._say("inprocess_discarded", f"leaves, others of its node were lost: {end}")
             raise SystemExit(0) from None
-        except nvrx.UnevenNodes as error:
+        except spare_ranks.UnevenNodes as error:
             rule = f"needs nodes with equally many ranks, of which {error.active} train as whole nodes"
             remedy = 'Set granularity="rank", or make active_world_size a multiple of the ranks of a node.'
             raise ConfigError("InProcessRestartConfig.granularity", error.ranks, rule, remedy) from None
