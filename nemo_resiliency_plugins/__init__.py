@@ -8,6 +8,7 @@ from typing import Any
 _HOMES = {
     "FaultTolerancePlugin": "nemo_resiliency_plugins.plugins.fault_tolerance",
     "CheckpointPlugin": "nemo_resiliency_plugins.plugins.checkpoint",
+    "InProcessRestartPlugin": "nemo_resiliency_plugins.plugins.inprocess",
     "PreemptionPlugin": "nemo_resiliency_plugins.plugins.preemption",
     "CheckpointConfig": "nemo_resiliency_plugins.config",
     "FaultScript": "nemo_resiliency_plugins.config",

@@ -20,11 +20,15 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from nemo_resiliency_plugins import runtime
+from nemo_resiliency_plugins.compat import inprocess
 from nemo_resiliency_plugins.config import InProcessRestartConfig
+from nemo_resiliency_plugins.runtime.checkpoint import dcp
 from nemo_resiliency_plugins.runtime.rendezvous import free_port
 from tests import training
 from tests.harness import FOREIGN, JOB_ID
 from tests.ranks import CONTEXT, Group
+
+inprocess.names()  # loads NVRx once, for all ranks
 
 SHORT = {
     "enabled": True,
@@ -65,11 +69,16 @@ class Options:
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     megabytes: int = 0
     write_s: float = 0.0
+    """Seconds that each write of a checkpoint takes longer."""
+    deaf: int | None = None
+    """The step at which the writer of rank 1 no longer answers."""
     preemption: bool = False
     step_s: float = 0.0
+    exit_at_end: bool = False
 
 
 def life() -> int:
+    """The number of this entry into the train function."""
     return int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
 
@@ -96,6 +105,8 @@ def train(options: Options) -> str:
             optimizer.step()
             training.note("step", step, f"{life()}")
         del ballast
+    if options.exit_at_end:
+        sys.exit(0)
     return training.digest(model, optimizer)
 
 
@@ -146,6 +157,18 @@ def leave_with_a_code(_: int) -> None:
     sys.exit(17)
 
 
+def kill_in_the_next_save(_: int) -> None:
+    """When this rank has written a part of its file."""
+    write = dcp.write
+
+    def cut(path: Path, content: Any, ranks: Any) -> Any:
+        (path / "__cut_0.distcp").write_text("half")
+        kill(0)
+        return write(path, content, ranks)
+
+    dcp.write = cut
+
+
 def announce_the_end(_: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -157,6 +180,7 @@ STRIKES: dict[str, Callable[[int], None]] = {
     "blocked": hang_in_one_call,
     "locked": hang_with_the_lock,
     "kill": kill,
+    "kill_saving": kill_in_the_next_save,
     "exit": leave,
     "exit17": leave_with_a_code,
     "term": announce_the_end,
@@ -171,7 +195,7 @@ def resident_mb() -> int:
 def train_in_lives(options: Options) -> None:
     """What each rank does."""
     first = os.environ["RANK"]
-    training.inject(training.Options(write_s=options.write_s))
+    training.inject(training.Options(write_s=options.write_s, deaf=options.deaf))
     wrapped = runtime.inprocess(train, InProcessRestartConfig(**{**SHORT, **options.config}))
     result = wrapped(options)
     (training.root() / f"result-{first}.txt").write_text(f"{result}")

@@ -1,6 +1,6 @@
-"""Ending gloo's collectives from outside: its backend has no abort (torch 2.5 to 2.13; ``abort()`` does nothing there).
+"""Ending what a rank waits in from outside: gloo has no abort (torch 2.5 to 2.13; ``abort()`` does nothing there).
 
-Only a closed connection makes a rank that waits in a collective leave it before the group's timeout.
+Only a closed connection makes a rank that waits in a collective, or at a store, leave it before the timeout.
 """
 
 from __future__ import annotations
@@ -25,6 +25,22 @@ def shut_down_connections() -> int:
         if _is_gloo(watched):
             found += sum(_shut_down(handle) for handle in watched)
     return found
+
+
+def shut_down_store(port: int) -> int:
+    """Shut down this process's connections to and from a store at ``port``; returns how many there were."""
+    handles = (int(path.name) for path in Path("/proc/self/fd").iterdir())
+    return sum(_shut_down(handle) for handle in handles if port in _ports(handle))
+
+
+def _ports(handle: int) -> set[int]:
+    """Of both ends of a TCP connection."""
+    try:
+        with socket.socket(fileno=os.dup(handle)) as copy:
+            is_tcp = copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM
+            return {copy.getsockname()[1], copy.getpeername()[1]} if is_tcp else set()
+    except OSError:
+        return set()
 
 
 def _watched_together() -> Iterator[list[int]]:

@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import inspect
 import os
+import re
 import threading
 import typing
 import warnings
@@ -107,7 +108,7 @@ def wrap(
     bound = timedelta(seconds=times["barrier_timeout"])
     store_class = _store_class(module, bound)
     abort = Aborter(module)
-    parts = _parts(module, hooks, abort, store_class)
+    parts = _parts(module, hooks, abort, Board(prefix, bound))
     with _without_local_rank():
         wrapper = module.Wrapper(
             store_factory=store_class,
@@ -167,7 +168,7 @@ def wanted_by(function: Callable[..., Any]) -> list[str]:
 
 def _is_call_wrapper(annotation: Any) -> bool:
     if isinstance(annotation, str):
-        return annotation.replace("Optional[", "").strip(" ]").split("|")[0].strip().split(".")[-1] == "CallWrapper"
+        return re.search(r"\bCallWrapper\b", annotation) is not None
     kind = names().call_wrapper
     return annotation is kind or kind in typing.get_args(annotation)
 
@@ -192,23 +193,22 @@ class _Parts:
     finalize: Any
 
 
-def _parts(module: Any, hooks: Hooks, abort: Aborter, store_class: Any) -> _Parts:
+def _parts(module: Any, hooks: Hooks, abort: Aborter, board: Board) -> _Parts:
     """NVRx checks the base classes of what it is given."""
 
     class Begin(module.initialize.Initialize):  # type: ignore[misc]
         def __call__(self, state: Any) -> Any:
-            hooks.begins(_turn(state), store_class.latest)
+            hooks.begins(_turn(state), board.store())
             return state
 
     class Abort(module.abort.Abort):  # type: ignore[misc]
         def __call__(self, state: Any) -> Any:
-            abort(state)
             hooks.aborts()
-            return state
+            return abort(state)
 
     class End(module.finalize.Finalize):  # type: ignore[misc]
         def __call__(self, state: Any) -> Any:
-            hooks.ends(_turn(state), store_class.latest)
+            hooks.ends(_turn(state), board.store())
             return state
 
     return _Parts(Begin(), Abort(), End())
@@ -222,18 +222,41 @@ def _turn(state: Any) -> Turn:
 def _store_class(module: Any, bound: timedelta) -> Any:
     """A namespace of its own in the store that is served at MASTER_ADDR:MASTER_PORT.
 
-    No rank serves it, so NVRx has no rank to wait for at the end. ``latest`` is the newest one of this process.
+    No rank serves it, so NVRx has no rank to wait for at the end.
     """
     import torch.distributed as dist
 
     class Store(dist.PrefixStore, module.store.StoreMixin):  # type: ignore[misc, name-defined]
-        latest: Any = None
-
         def __init__(self, prefix: str) -> None:
-            address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            make: Any = dist.TCPStore  # type: ignore[attr-defined]
-            client = make(address, port, is_master=False, wait_for_workers=False, timeout=bound)
-            super().__init__(prefix, client)
-            type(self).latest = self
+            super().__init__(prefix, _client(bound))
 
     return Store
+
+
+def _client(bound: timedelta) -> Any:
+    import torch.distributed as dist
+
+    make: Any = dist.TCPStore  # type: ignore[attr-defined]
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return make(address, port, is_master=False, wait_for_workers=False, timeout=bound)
+
+
+class Board:
+    """The hooks' own line to the store.
+
+    NVRx's is held by its monitor thread, which waits in it time after time; the main thread would get in between only
+    by luck, after seconds.
+    """
+
+    def __init__(self, prefix: str, bound: timedelta) -> None:
+        self._prefix, self._bound = prefix, bound
+        self._store: Any = None
+
+    def store(self) -> Any:
+        """Made in the first life, while MASTER_ADDR is still that of the start."""
+        if self._store is None:
+            import torch.distributed as dist
+
+            make: Any = dist.PrefixStore  # type: ignore[attr-defined]
+            self._store = make(f"{self._prefix}/hooks", _client(self._bound))
+        return self._store

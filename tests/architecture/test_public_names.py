@@ -29,6 +29,7 @@ PUBLIC = [
     "FaultToleranceConfig",
     "FaultTolerancePlugin",
     "InProcessRestartConfig",
+    "InProcessRestartPlugin",
     "NVRxStragglerDetectionConfig",
     "NotWorkingError",
     "PreemptionConfig",

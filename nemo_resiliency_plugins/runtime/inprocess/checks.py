@@ -12,11 +12,11 @@ from typing import Any
 from nemo_resiliency_plugins.compat.nvrx import MONITOR_SOCKET, check_version, installed_version
 from nemo_resiliency_plugins.config import InProcessRestartConfig
 from nemo_resiliency_plugins.errors import ConfigError, UnsupportedError
-from nemo_resiliency_plugins.runtime.log import logger
 
 ENV_ANY_NCCL = "NRP_ALLOW_ANY_NCCL"
+LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 VARIABLES = {
-    "TORCH_CPP_LOG_LEVEL": ("error", "fatal"),
+    LOG_LEVEL: ("error", "fatal"),
     "TORCH_NCCL_RETHROW_CUDA_ERRORS": ("0",),
     "NCCL_NVLS_ENABLE": ("0",),
 }
@@ -28,12 +28,16 @@ WATCHDOG_S = 480.0
 """Its default (torch 2.5 to 2.13)."""
 
 
-def set_variables(env: MutableMapping[str, str]) -> None:
+def set_variables(env: MutableMapping[str, str], *, torch_is_loaded: bool) -> None:
     """Set what is unset.
 
     Raises:
-        ConfigError: one is set to something else.
+        ConfigError: one is set to something else, or it is too late to set it.
     """
+    if torch_is_loaded and LOG_LEVEL not in env:
+        # The warning names the other end of the connection, which waits for the name server (torch 2.13).
+        rule = "is not set, and torch, which is loaded, warns after each wait at its store; that can take seconds"
+        raise ConfigError(LOG_LEVEL, None, rule, f"Export {LOG_LEVEL}=error before the start.")
     for name, allowed in VARIABLES.items():
         value = env.get(name)
         if value is None:
@@ -123,16 +127,10 @@ def nccl_timeout_s(group: Any) -> float | None:
     import torch
 
     try:
-        options = group._get_backend(torch.device("cuda")).options
+        backend = group._get_backend(torch.device("cuda"))
     except RuntimeError:
         return None
-    return float(options._timeout.total_seconds())
-
-
-def note_late_log_level() -> None:
-    """torch reads TORCH_CPP_LOG_LEVEL when it is loaded."""
-    if "torch" in sys.modules and "TORCH_CPP_LOG_LEVEL" not in os.environ:
-        logger().info("export TORCH_CPP_LOG_LEVEL=error before the start, or torch warns of each wait at the store")
+    return float(backend.options._timeout.total_seconds()) if backend.name() == "nccl" else None  # gloo has GPUs too
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -42,8 +43,7 @@ def inprocess(train_fn: Callable[..., Any], config: InProcessRestartConfig | Non
         logger().info("InProcessRestartConfig.enabled is False: the train function is called as it is")
         return train_fn
     adopt_numbers(os.environ)
-    checks.note_late_log_level()
-    checks.set_variables(os.environ)
+    checks.set_variables(os.environ, torch_is_loaded="torch" in sys.modules)
 
     @functools.wraps(train_fn)
     def restarting(*args: Any, **kwargs: Any) -> Any:

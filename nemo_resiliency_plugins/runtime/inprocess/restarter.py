@@ -6,6 +6,7 @@ import gc
 import inspect
 import itertools
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ class HandedOver(ResiliencyError):
     """In-process restart has come to its end; the launcher is to take over."""
 
 
+class RankLeaves(ResiliencyError):
+    """A life does not begin, because one of its ranks leaves."""
+
+
 class Restarter(nvrx.Hooks):
     """One call of a wrapped function on one rank."""
 
@@ -48,7 +53,7 @@ class Restarter(nvrx.Hooks):
         self._life: life.Life | None = None
         self._error: BaseException | None = None
         self._store: Any = None
-        self._faults = 0
+        self._faults: Counter[int] = Counter()
         self._standby = Standby()
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -76,7 +81,7 @@ class Restarter(nvrx.Hooks):
             with meeting.kept_variables():
                 result = wrapped(None, args, kwargs)
         except (spare_ranks.TooFewRanks, nvrx.names().hand_over) as end:
-            raise self._own_error(str(end)) from None
+            raise self._last_error(str(end)) from None
         except spare_ranks.Discarded as end:
             self._say("inprocess_discarded", f"leaves, others of its node were lost: {end}")
             raise SystemExit(0) from None
@@ -99,6 +104,7 @@ class Restarter(nvrx.Hooks):
         if reason is not None:
             self._say("inprocess_handed_over", f"in-process restart ends, the launcher takes over: {reason}")
             raise nvrx.names().hand_over(reason)
+        self._leave_after_too_many_faults(turn)
         self._error = None
         if turn.is_active:
             self._standby.end()
@@ -120,10 +126,12 @@ class Restarter(nvrx.Hooks):
         self._events.emit("life_ended", iteration=turn.iteration)
 
     def aborts(self) -> None:
-        # The rank that failed first has closed its connections, which frees the others, and writers may go on.
+        # Before the groups are destroyed: a gloo group ends with its threads, and they wait in its collectives.
+        # The rank that failed first has closed its connections, which frees most others; their writers may go on.
         running = self._life
         if running is not None and not running.over.wait(LEAVE_S):
             gloo.shut_down_connections()
+            gloo.shut_down_store(int(os.environ["MASTER_PORT"]))
 
     def lost(self, iteration: int, ranks: set[int]) -> None:
         self._lost[iteration] = ranks
@@ -149,15 +157,16 @@ class Restarter(nvrx.Hooks):
         self._life.over.set()
         first = self._store.add(f"failures/{iteration}", 1) == 1
         if isinstance(error, Exception):
-            self._error = error
             fault = Fault.of(error, self._identity.rank, self._life.step, self._life.resumed)
             if first:
+                self._error = error
                 self._store.append(f"faults/{iteration}", fault.encode())
                 emit_failure(self._events, "life_failed", error)
                 logger().error(line(self._identity.rank, f"{fault}"))
-        elif isinstance(error, (SystemExit, KeyboardInterrupt)):
+        if isinstance(error, (ConfigError, SystemExit, KeyboardInterrupt)):
             self._store.set(HAND_OVER, f"{error!r} on rank {self._identity.rank}")
         life.forget_frames(error)
+        gloo.shut_down_connections()
         nvrx.destroy_process_groups()
         gc.collect()
 
@@ -168,25 +177,40 @@ class Restarter(nvrx.Hooks):
         store.append(key, "")
         faults = decode(store.get(key).decode())
         self._history.add(faults, lost=previous in self._lost)
-        self._faults += sum(fault.rank == turn.first_rank for fault in self._history.lives[-1])
+        self._faults.update(fault.rank for fault in self._history.lives[-1])
 
     def _reason_to_end(self, turn: nvrx.Turn, store: Any) -> str | None:
-        most = self._config.max_rank_faults
-        if store.check([HAND_OVER]):
-            return str(store.get(HAND_OVER).decode())
+        if reason := self._handed_over():
+            return reason
         if repeated := self._history.repeated():
             return f"the same error has returned: {repeated}"
         if self._config.max_iterations is not None and turn.iteration >= self._config.max_iterations:
             return f"max_iterations={self._config.max_iterations} are used up"
-        if most is not None and self._faults > most:
-            return f"rank {turn.first_rank} has had more than max_rank_faults={most} faults"
         if turn.iteration and early.is_doomed(self._identity):
             return "the end of this attempt has been announced"
         return None
 
-    def _own_error(self, reason: str) -> BaseException:
+    def _leave_after_too_many_faults(self, turn: nvrx.Turn) -> None:
+        """The rank leaves, and the others do not begin a life with it."""
+        most = self._config.max_rank_faults
+        for rank in [rank for rank, count in self._faults.items() if most is not None and count > most]:
+            del self._faults[rank]
+            text = f"rank {rank} leaves after more than max_rank_faults={most} faults"
+            if rank == turn.first_rank:
+                self._say("inprocess_handed_over", text)
+                raise nvrx.names().hand_over(text)
+            raise RankLeaves(text)
+
+    def _handed_over(self) -> str | None:
+        """Why a rank has ended the restarts for all."""
+        return str(self._store.get(HAND_OVER).decode()) if self._store.check([HAND_OVER]) else None
+
+    def _last_error(self, reason: str) -> BaseException:
+        """What the launcher is given: this rank's error, if it came first."""
         error, self._error = self._error, None
-        return error if error is not None else HandedOver(f"in-process restart has come to its end: {reason}")
+        reason = self._handed_over() or reason
+        self._say("inprocess_ended", f"in-process restart has come to its end: {reason}")
+        return error if error is not None else HandedOver(reason)
 
     def _say(self, event: str, text: str, **fields: Any) -> None:
         self._events.emit(event, message=text, **fields)

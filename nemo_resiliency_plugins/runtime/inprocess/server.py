@@ -7,10 +7,10 @@ import time
 import warnings
 from pathlib import Path
 
+from nemo_resiliency_plugins.runtime.inprocess.on_node import STORE
+
 ESTABLISHED = "01"
-IDLE_S, UNUSED_S, LOOK_S = 3.0, 300.0, 0.5
-COMM = "nrp-store"
-"""The name of the process, by which a node script knows it."""
+IDLE_S, UNUSED_S, LOOK_S = 1.0, 300.0, 0.25
 
 
 def start() -> None:
@@ -32,7 +32,7 @@ def _serve_and_leave() -> None:
     try:
         os.setsid()
         os.chdir("/")
-        Path("/proc/self/comm").write_text(COMM)
+        Path("/proc/self/comm").write_text(STORE)
         _let_go_of_files()
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
