@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nemo_resiliency_plugins import CheckpointPlugin, FaultTolerancePlugin, PreemptionPlugin
+from nemo_resiliency_plugins import CheckpointPlugin, FaultTolerancePlugin, InProcessRestartPlugin, PreemptionPlugin
 from nemo_resiliency_plugins.contract import read_events
 from tests.harness import BIN, clean_env
 
@@ -76,7 +76,9 @@ def test_at_most_eight_lines_of_the_script_are_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    "plugin", [FaultTolerancePlugin, PreemptionPlugin, CheckpointPlugin], ids=lambda plugin: plugin.__name__
+    "plugin",
+    [FaultTolerancePlugin, PreemptionPlugin, CheckpointPlugin, InProcessRestartPlugin],
+    ids=lambda plugin: plugin.__name__,
 )
 def test_the_parameter_table_is_that_of_the_plugin(plugin: type) -> None:
     [section] = re.findall(rf"^## {plugin.__name__}\n(.*?)^## ", TEXT, flags=re.MULTILINE | re.DOTALL)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import signal
 from types import FrameType
@@ -11,6 +13,9 @@ from nemo_resiliency_plugins.config import PreemptionConfig
 from nemo_resiliency_plugins.runtime import watch
 from nemo_resiliency_plugins.runtime.effective import resolve
 from nemo_resiliency_plugins.runtime.preemption.notice import signals_of
+
+WARM = ("nemo_resiliency_plugins.runtime.checkpoint.shared", "torch._dynamo")
+"""What the first attach and the first optimizer load (torch 2.13): seconds that a spare has."""
 
 
 class Standby:
@@ -24,6 +29,9 @@ class Standby:
     def begin(self) -> None:
         """The rank waits from here on; NVRx watches it."""
         watch.reached_session()
+        for module in WARM:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
         if not self._formers:
             self._formers = {number: signal.signal(number, _stay) for number in self._signals}
 
