@@ -90,6 +90,7 @@ class Restarter(nvrx.Hooks):
             remedy = 'Set granularity="rank", or make active_world_size a multiple of the ranks of a node.'
             raise ConfigError("InProcessRestartConfig.granularity", error.ranks, rule, remedy) from None
         finally:
+            gc.unfreeze()
             self._standby.end()
             self._events.close()
         if isinstance(result, _Exit):
