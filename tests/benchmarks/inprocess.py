@@ -41,8 +41,8 @@ FIELDS = {
     "last_call_wait": "0.25",
 }
 """A limit as long as that of the other variants; NVRx's defaults for the intervals are 1 s each."""
-MOMENTS = [("noticed by a rank", "life_failed", 0), ("others left", "life_ended", 0), ("met again", "life_began", 1)]
-MOMENTS += [("session", "session_started", 1), ("setup and load", "resumed", 1), ("first step", "first_step", 1)]
+MOMENTS = [("others noticed", "life_ended", 0), ("rank given up", "ranks_lost", 0), ("met again", "life_began", 1)]
+MOMENTS += [("setup and load", "resumed", 1), ("first step", "first_step", 1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +97,9 @@ def parts_of(started: Traces, previous: float) -> Iterator[tuple[str, float]]:
     """Seconds from one moment to the next; of events of several ranks the last counts."""
     for label, name, cycle in MOMENTS:
         times = [event["time"] for event in started.events(name) if event.get("iteration", event["cycle"]) == cycle]
-        moment = max(times, default=previous)
+        moment = max([*times, previous])
         yield label, moment - previous
-        previous = max(moment, previous)
+        previous = moment
 
 
 def requeued(cluster: Cluster, root: Path, fault: str) -> float:
