@@ -28,6 +28,7 @@ bench: .venv/installed
 	$(BIN)/python -m tests.benchmarks.preemption
 	$(BIN)/python -m tests.benchmarks.checkpoint
 	$(BIN)/python -m tests.benchmarks.straggler
+	$(BIN)/python -m tests.benchmarks.inprocess
 
 lint: .venv/installed
 	$(BIN)/ruff check .

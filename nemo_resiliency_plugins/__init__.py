@@ -8,11 +8,13 @@ from typing import Any
 _HOMES = {
     "FaultTolerancePlugin": "nemo_resiliency_plugins.plugins.fault_tolerance",
     "CheckpointPlugin": "nemo_resiliency_plugins.plugins.checkpoint",
+    "InProcessRestartPlugin": "nemo_resiliency_plugins.plugins.inprocess",
     "PreemptionPlugin": "nemo_resiliency_plugins.plugins.preemption",
     "StragglerPlugin": "nemo_resiliency_plugins.plugins.straggler",
     "CheckpointConfig": "nemo_resiliency_plugins.config",
     "FaultScript": "nemo_resiliency_plugins.config",
     "FaultToleranceConfig": "nemo_resiliency_plugins.config",
+    "InProcessRestartConfig": "nemo_resiliency_plugins.config",
     "NVRxStragglerDetectionConfig": "nemo_resiliency_plugins.config",
     "PreemptionConfig": "nemo_resiliency_plugins.config",
     "CheckpointError": "nemo_resiliency_plugins.errors",

@@ -17,8 +17,9 @@ from typing import Any
 from nemo_resiliency_plugins.runtime.checkpoint.store import CheckpointStore
 from tests.harness import FOREIGN, JOB_ID, Traces, wait_for
 
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "error")  # read when torch is loaded; in-process restart needs it
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.training", "tests.slowness"])
+CONTEXT.set_forkserver_preload(["tests.training", "tests.slowness", "tests.lives"])
 
 
 @dataclasses.dataclass(frozen=True)

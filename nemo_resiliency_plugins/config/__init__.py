@@ -3,6 +3,7 @@
 from nemo_resiliency_plugins.config.checkpoint import CheckpointConfig
 from nemo_resiliency_plugins.config.fault_script import Fault, FaultScript
 from nemo_resiliency_plugins.config.fault_tolerance import FaultToleranceConfig
+from nemo_resiliency_plugins.config.inprocess import InProcessRestartConfig
 from nemo_resiliency_plugins.config.preemption import PreemptionConfig
 from nemo_resiliency_plugins.config.straggler import NVRxStragglerDetectionConfig
 
@@ -11,6 +12,7 @@ __all__ = [
     "Fault",
     "FaultScript",
     "FaultToleranceConfig",
+    "InProcessRestartConfig",
     "NVRxStragglerDetectionConfig",
     "PreemptionConfig",
 ]

@@ -6,16 +6,8 @@ import zipfile
 from pathlib import Path
 
 PACKAGE = "nemo_resiliency_plugins"
-ROOMS = (
-    "__init__.py",
-    "errors.py",
-    "contract.py",
-    "config",
-    "runtime",
-    "compat/__init__.py",
-    "compat/nvrx.py",
-    "compat/nvrx_stragglers.py",
-)
+COMPAT = ("__init__.py", "gloo.py", "inprocess.py", "nvrx.py", "nvrx_stragglers.py", "spare_ranks.py")
+ROOMS = ("__init__.py", "errors.py", "contract.py", "config", "runtime", *(f"compat/{name}" for name in COMPAT))
 """What ranks and node scripts import; it needs the standard library, torch and NVRx."""
 FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 

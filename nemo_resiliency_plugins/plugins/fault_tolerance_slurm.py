@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import nemo_run as run
 
-from nemo_resiliency_plugins.config import FaultToleranceConfig
+from nemo_resiliency_plugins.config import FaultToleranceConfig, InProcessRestartConfig
 from nemo_resiliency_plugins.contract import Kind
 from nemo_resiliency_plugins.errors import ConfigError, ConflictError
 from nemo_resiliency_plugins.plugins import on_slurm
@@ -35,6 +35,7 @@ def plan(plugin: FaultTolerancePlugin, task: run.Script | run.Partial, executor:
 
 def refuse_what_cannot_work(plugin: FaultTolerancePlugin, executor: run.SlurmExecutor) -> None:
     """Raises ConfigError or ConflictError, before anything is changed."""
+    refuse_with_in_process_restart(executor)
     if executor.retries not in (0, plugin.num_job_retries_on_failure):
         rule = f"num_job_retries_on_failure={plugin.num_job_retries_on_failure} says something else"
         raise ConflictError("executor.retries", executor.retries, rule, "Set the number in the plugin only")
@@ -46,6 +47,13 @@ def refuse_what_cannot_work(plugin: FaultTolerancePlugin, executor: run.SlurmExe
     if KEEPS_BAD_EXIT.search(arguments) and not plugin.spare_nodes:
         rule = "without spare nodes a lost node would leave the others waiting in collectives"
         raise ConflictError("executor.srun_args", arguments, rule, "Leave --kill-on-bad-exit at 1")
+
+
+def refuse_with_in_process_restart(executor: run.SlurmExecutor) -> None:
+    """Raises ConflictError: the ranks restart in their processes already."""
+    if InProcessRestartConfig.PLUGIN in getattr(executor.launcher, "config", {}):
+        rule = "in-process restart is there: ft_launcher would restart ranks beside it, which NVRx gave up in 0.6"
+        raise ConflictError("plugins", "FaultTolerancePlugin", rule, "Use one of the two plugins")
 
 
 def claims(plugin: FaultTolerancePlugin) -> dict[str, Any]:

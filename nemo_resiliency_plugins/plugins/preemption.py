@@ -26,7 +26,7 @@ from nemo_resiliency_plugins.config.rules import (
 from nemo_resiliency_plugins.errors import ConfigError, ConflictError, UnsupportedError
 from nemo_resiliency_plugins.plugins import on_slurm
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
-from nemo_resiliency_plugins.plugins.edits import AddSrunArguments, Edit, Note, SetField
+from nemo_resiliency_plugins.plugins.edits import Edit, Note, SetField, WaitForTheLast
 from nemo_resiliency_plugins.plugins.script_args import (
     MEGATRON_BRIDGE,
     PreemptionPluginScriptArgs,
@@ -125,7 +125,7 @@ class PreemptionPlugin(ResiliencyPlugin):
         yield from on_slurm.plan(NAME, task, executor, claims=self._claims(), trains=self.trains, strict=self.strict)
         yield SetField(NAME, "signal", self.directive)
         if self.grace_s > NEMO_RUN_WAIT_S:
-            yield AddSrunArguments(NAME, (f"--wait={self.grace_s:.0f}",), self.trains)
+            yield WaitForTheLast(NAME, round(self.grace_s), self.trains)
         if executor.run_as_group and self.grace_s > executor.monitor_group_job_wait_time:
             # Seconds from the end of one task of a group to the SIGKILL of the others.
             yield SetField(NAME, "monitor_group_job_wait_time", math.ceil(self.grace_s))

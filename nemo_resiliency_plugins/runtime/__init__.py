@@ -14,18 +14,22 @@ from __future__ import annotations
 from nemo_resiliency_plugins.config import (
     CheckpointConfig,
     FaultToleranceConfig,
+    InProcessRestartConfig,
     NVRxStragglerDetectionConfig,
     PreemptionConfig,
 )
 from nemo_resiliency_plugins.runtime.checkpoint.plain import Checkpoints
+from nemo_resiliency_plugins.runtime.inprocess.entry import inprocess
 from nemo_resiliency_plugins.runtime.session import Session, session
 
 __all__ = [
     "CheckpointConfig",
     "Checkpoints",
     "FaultToleranceConfig",
+    "InProcessRestartConfig",
     "NVRxStragglerDetectionConfig",
     "PreemptionConfig",
     "Session",
+    "inprocess",
     "session",
 ]

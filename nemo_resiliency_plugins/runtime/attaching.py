@@ -14,6 +14,7 @@ from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.checkpoint.manager import Checkpointer, DcpCheckpointer, UserCheckpointer
 from nemo_resiliency_plugins.runtime.checkpoint.reporting import Reporter
 from nemo_resiliency_plugins.runtime.identity import Identity
+from nemo_resiliency_plugins.runtime.inprocess import life
 
 Attached = TypeVar("Attached")
 Functions = tuple["Callable[[int], object] | None", "Callable[[int], object] | None", "Callable[[], int | None] | None"]
@@ -23,12 +24,13 @@ def make_ranks(identity: Identity, process_group: Any) -> Ranks:
     """Collective.
 
     Raises:
-        ConfigError: several ranks, and no process group to agree through.
+        ConfigError: several ranks, and no process group to agree through; or one that in-process restart cannot use.
     """
     ranks = Ranks(process_group)
     if ranks.alone and identity.world_size > 1:
         rule = f"needs an initialised process group in a job of {identity.world_size} ranks"
         raise ConfigError("session.attach", "no process group", rule, "Call init_process_group() before it.")
+    life.check_group_timeouts()
     return ranks
 
 

@@ -50,10 +50,11 @@ class EventLog:
             self._handle = None
 
 
-def emit_failure(log: EventLog, event: str, error: BaseException) -> None:
+def emit_failure(log: EventLog, event: str, error: BaseException, **fields: Any) -> None:
     """Record the error that ended something, with the end of its traceback."""
     text = "".join(traceback.format_tb(error.__traceback__)).splitlines()
-    log.emit(event, exception=type(error).__name__, message=message_of(error), traceback=text[-TRACEBACK_LINES:])
+    told = {"exception": type(error).__name__, "message": message_of(error), "traceback": text[-TRACEBACK_LINES:]}
+    log.emit(event, **told, **fields)
 
 
 def message_of(error: BaseException) -> str:

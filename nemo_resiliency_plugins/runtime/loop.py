@@ -19,6 +19,7 @@ class Loop:
 
     every: int = 0
     completed: int = 0
+    resumed: int | None = None
     saved: int | None = None
     in_step: int | None = None
     save_asked: bool = False
@@ -46,7 +47,7 @@ class Loop:
 
     def resume(self, step: int | None, *, saved: bool) -> int:
         """Take over the step of a checkpoint, ``saved`` if of the global tier; returns the step to go on with."""
-        self.saved, self.completed = step if saved else None, step or 0
+        self.saved, self.completed, self.resumed = step if saved else None, step or 0, step
         return self.completed
 
     def step_ends(self, step: int) -> bool:

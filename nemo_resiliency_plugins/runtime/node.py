@@ -14,11 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nemo_resiliency_plugins.compat import nvrx
-from nemo_resiliency_plugins.config import PreemptionConfig
+from nemo_resiliency_plugins.config import InProcessRestartConfig, PreemptionConfig
 from nemo_resiliency_plugins.contract import (
     ENV_CONFIG,
     ENV_DIR,
@@ -41,6 +42,7 @@ from nemo_resiliency_plugins.contract import (
 from nemo_resiliency_plugins.errors import ResiliencyError
 from nemo_resiliency_plugins.runtime import rendezvous
 from nemo_resiliency_plugins.runtime.effective import resolve
+from nemo_resiliency_plugins.runtime.inprocess import on_node
 from nemo_resiliency_plugins.runtime.log import logger
 from nemo_resiliency_plugins.runtime.start_command import LauncherMissing, find_launcher, of_launcher, of_rank
 
@@ -93,7 +95,7 @@ class Node:
 
     def endpoint(self, deadline_s: float) -> str:
         path = endpoint_path(self.directory, self.attempt)
-        if self.number != 0:
+        if (self.task if self.kind is Kind.RANK else self.number) != 0:
             return rendezvous.await_endpoint(path, deadline_s)
         return rendezvous.publish(path, rendezvous.own_address(os.environ, nodes=self.count))
 
@@ -109,10 +111,14 @@ def main(command: list[str]) -> int:
         received = take_notice(node, {"SIGTERM", *signals})
         shield = [] if node.kind is Kind.RANK else sorted({*DEADLY_TO_LAUNCHERS, *signals})
         started = start_command(settings, node, command, shield)
+        lives = restarts_in_process(node)
         own = variables(node.kind, noticed=bool(signals))
-        code = run(started, node, own, shield, received, preemption.grace_period_s or GRACE_S)
-        # With spare nodes srun ends nothing when one fails.
-        if code != 0 and not node.is_noticed and least_nodes(settings) == node.count:
+        if lives:
+            own |= on_node.of_rank(node.endpoint(settings["start_skew_s"]), noticed=bool(signals))
+        linger_s = lives.barrier_timeout if lives else None
+        code = run(started, node, own, shield, received, preemption.grace_period_s or GRACE_S, linger_s)
+        # With spare nodes, or ranks, srun ends nothing when one fails.
+        if code != 0 and not node.is_noticed and least_nodes(settings) == node.count and not lives:
             write_if_first(broken_path(node.directory, node.attempt), f"{node.number}: {code}\n")
         return code
     except ResiliencyError as error:
@@ -120,6 +126,12 @@ def main(command: list[str]) -> int:
             write_atomically(unstartable_path(node.directory, node.attempt), f"{error}\n")
         logger().error("[node %s] %s", node.number, error)
         return error.exit_code
+
+
+def restarts_in_process(node: Node) -> InProcessRestartConfig | None:
+    """What the ranks of this job are told about it; None where they do not."""
+    config = resolve(InProcessRestartConfig, None, os.environ)
+    return config if config.enabled and node.kind is Kind.RANK else None
 
 
 def take_notice(node: Node, names: Iterable[str]) -> set[int]:
@@ -175,6 +187,7 @@ def run(
     shield: Iterable[str],
     received: set[int],
     grace_s: float,
+    linger_s: float | None = None,
 ) -> int:
     """Start ``command``, wait for it, and end whatever it has left running.
 
@@ -183,6 +196,7 @@ def run(
         shield: names of the signals that it is not to see.
         received: the signals that have come, kept up to date.
         grace_s: seconds that what a shell has started may go on after a notice.
+        linger_s: seconds that the monitor of a rank that restarts in its process may go on after it.
     """
     process = start(command, {**os.environ, **own, ENV_NODE_RUN: node.mark}, shield)
     try:
@@ -191,6 +205,8 @@ def run(
             # A shell dies of the signal at once, and the program that it has started is still saving.
             await_children(node.mark, grace_s)
             code = 0
+        if linger_s is not None:
+            on_node.linger(partial(marked, node.mark), linger_s)
     finally:
         sweep(node.mark)
     logger().info("[node %s] %s ended with %s", node.number, Path(command[0]).name, code)

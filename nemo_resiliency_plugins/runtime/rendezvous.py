@@ -16,6 +16,8 @@ from nemo_resiliency_plugins.errors import ConfigError
 
 POLL_S = 0.1
 PORTS = (15000, 32768)
+DRAW = random.SystemRandom()
+"""A training that resumes restores the state of the shared generator, and would draw the same port each time."""
 SIOCGIFADDR = 0x8915
 INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 ALLOW_LOOPBACK = "NRP_ALLOW_LOOPBACK"
@@ -34,7 +36,7 @@ def free_port() -> int:
     The launcher binds it only seconds later, when torch is imported; until then nothing else is likely to take it.
     """
     while True:
-        port = random.randrange(*PORTS)
+        port = DRAW.randrange(*PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("", port))
             return port

@@ -21,6 +21,7 @@ from nemo_resiliency_plugins.runtime.ending import Ending
 from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure
 from nemo_resiliency_plugins.runtime.features import Features
 from nemo_resiliency_plugins.runtime.identity import Identity
+from nemo_resiliency_plugins.runtime.inprocess import life
 from nemo_resiliency_plugins.runtime.log import line, logger
 from nemo_resiliency_plugins.runtime.loop import Loop, is_success
 
@@ -81,6 +82,7 @@ class Session:
         self._notes.started()
         self._features = Features(self._configs, identity, self._events, strict=self._strict)
         watch.reached_session()
+        life.opened(self._loop)
         return self
 
     def __exit__(
@@ -97,7 +99,7 @@ class Session:
             elif self.stop_reason is None:
                 self._say(f"no finished verdict: {self._loop.why_not_done}. Call finish() if that is meant")
         finally:
-            self._checkpointer.close()
+            self._checkpointer.close(life.close_limit_s() if failed else None)
             self._features.close(together=not failed, finished=self.stop_reason is Reason.FINISHED)
             self._events.close()
 

@@ -101,7 +101,7 @@ def ours(training: Training, root: Path, *, background: bool) -> Callable[[int],
 
     def once(number: int) -> Scheduled:
         checkpointer.save(number, None)
-        thread = getattr(checkpointer._saver, "_thread", None)
+        thread = getattr(checkpointer._saver, "_writer", None)
         return (lambda: thread is not None and thread.is_alive()), checkpointer.drain
 
     return once

@@ -43,12 +43,24 @@ def no_sections() -> Section:
 
 
 def main() -> None:
+    options = parse()
+    if options.in_process:
+        runtime.inprocess(train)(options)
+    else:
+        train(options)
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--client", choices=("stock", "session"), default="session")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--step-s", type=float, default=0.2)
-    options = parser.parse_args()
+    parser.add_argument("--in-process", action="store_true", help="under in-process restart")
+    return parser.parse_args()
+
+
+def train(options: argparse.Namespace) -> None:
     with runtime.session() as session:
         section = stock_sections() if options.client == "stock" else no_sections()
         with section("setup"):

@@ -83,7 +83,7 @@ def measure(training: Training, root: Path) -> tuple[dict[str, float], dict[int,
         began = time.perf_counter()
         saving.save(number, None)
         stalls.append(time.perf_counter() - began)
-        writer = saving._saver._thread  # type: ignore[attr-defined]
+        writer = saving._saver._writer  # type: ignore[attr-defined]
         while writer is not None and writer.is_alive():
             meanwhile.append(training.step())
         saving.drain()

@@ -96,7 +96,7 @@ def ours(training: Training, root: Path) -> Callable[[int], Scheduled]:
 
     def once(number: int) -> Scheduled:
         checkpointer.save(number, None)
-        thread = checkpointer._saver._thread  # type: ignore[attr-defined]
+        thread = checkpointer._saver._writer  # type: ignore[attr-defined]
         return thread.is_alive, checkpointer.drain
 
     return once

@@ -47,8 +47,8 @@ class Checkpointer:
     def drain(self) -> None:
         """Return when the last save is durable."""
 
-    def close(self) -> None:
-        """Finish what is in flight, if that is possible in bounded time; raises nothing."""
+    def close(self, limit_s: float | None = None) -> None:
+        """Finish what is in flight, if that is possible in ``limit_s`` or the configured seconds; raises nothing."""
 
 
 class UserCheckpointer(Checkpointer):
@@ -138,8 +138,8 @@ class DcpCheckpointer(Checkpointer):
     def drain(self) -> None:
         self._saver.drain()
 
-    def close(self) -> None:
-        self._saver.close()
+    def close(self, limit_s: float | None = None) -> None:
+        self._saver.close(limit_s)
 
     def _prove(self) -> None:
         if not self._proven:

@@ -55,7 +55,7 @@ class Saver:
         if self._last_error is not None:
             raise self._last_error
 
-    def close(self) -> None:
+    def close(self, limit_s: float | None = None) -> None:
         """Wait for what is in flight, without an error: what cannot be finished stays without its marker."""
 
     def _attempt(self, save: Save, content: Content, write: Write) -> CheckpointError | None:
@@ -150,9 +150,9 @@ class BackgroundSaver(Saver):
         self._finish_previous()
         super().drain()
 
-    def close(self) -> None:
+    def close(self, limit_s: float | None = None) -> None:
         try:
-            self._await_writer()
+            self._await_writer(limit_s)
         except CheckpointError as error:
             logger().warning(line(self._ranks.rank, f"{error}; it stays without its marker"))
         for staging in self._stagings.values():
@@ -163,14 +163,15 @@ class BackgroundSaver(Saver):
         if self._error is not None:
             raise self._error
 
-    def _await_writer(self) -> None:
+    def _await_writer(self, limit_s: float | None = None) -> None:
         """A writer that has once not answered is not waited for again."""
         writer = self._writer
+        limit_s = self._timeout_s if limit_s is None else min(limit_s, self._timeout_s)
         if writer is not None:
-            ended = writer.ends_within(self._timeout_s)
+            ended = writer.ends_within(limit_s)
             self._writer = None  # not before: a signal handler that raises cuts the wait, and close() waits again
             if not ended:
-                self._error = CheckpointError(f"the {writer.name} has not answered for {self._timeout_s:g} s")
+                self._error = CheckpointError(f"the {writer.name} has not answered for {limit_s:g} s")
                 raise self._error
 
     def _work(self, save: Save, content: Content, write: Write) -> None:

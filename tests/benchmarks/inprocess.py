@@ -1,0 +1,143 @@
+"""How long after a fault the training runs again in its processes, beside an in-job restart and a requeue.
+
+The same script and fault everywhere, in the same run: ranks that this benchmark starts itself under in-process restart,
+ft_launcher with FaultTolerancePlugin's settings, and with ``--slurm`` a requeue on the testbed, where the site's
+``cred_expire`` costs 5 s and at a usual site 120 s. Writes ``build/bench.json`` under ``inprocess.``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from nemo_resiliency_plugins.contract import variable
+from nemo_resiliency_plugins.runtime.rendezvous import free_port
+from tests.benchmarks import recovery, slurm_recovery
+from tests.benchmarks.report import medians, repeat, save, show
+from tests.harness import JOB_ID, LAUNCH, Traces, clean_env, wait_for
+from tests.slurm.testbed import Cluster
+
+RANKS, SPARES = recovery.RANKS, 1
+FAULT = {**recovery.FAULT, "exception": f"exception@1:{recovery.FAULT_STEP}"}
+FIELDS = {
+    "enabled": "true",
+    "granularity": "rank",
+    "active_world_size": str(RANKS),
+    "soft_timeout": str(recovery.STEP_TIMEOUT_S),
+    "hard_timeout": str(2 * recovery.STEP_TIMEOUT_S),
+    "heartbeat_interval": "1",
+    "heartbeat_timeout": "15",
+    "barrier_timeout": "60",
+    "monitor_thread_interval": "0.25",
+    "monitor_process_interval": "0.25",
+    "progress_watchdog_interval": "0.25",
+    "last_call_wait": "0.25",
+}
+"""A limit as long as that of the other variants; NVRx's defaults for the intervals are 1 s each."""
+MOMENTS = [("others noticed", "life_ended", 0), ("rank given up", "ranks_lost", 0), ("met again", "life_began", 1)]
+MOMENTS += [("setup and load", "resumed", 1), ("first step", "first_step", 1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Started(Traces):
+    """Ranks under in-process restart, in one session of processes each."""
+
+    processes: list[subprocess.Popen[bytes]]
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+def in_process(root: Path, fault: str) -> Started:
+    """As srun would start them: each rank by itself."""
+    port = str(free_port())
+    common = {variable("inprocess", name): value for name, value in FIELDS.items()}
+    common |= {"NRP_DIR": str(root / "nrp"), "NRP_JOB_ID": JOB_ID, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    common |= {"WORLD_SIZE": str(RANKS + SPARES), "TORCH_CPP_LOG_LEVEL": "error"}
+    common[variable("fault_tolerance", "fault_script")] = FAULT[fault]
+    command = [sys.executable, *LAUNCH, recovery.SCRIPT, "--root", str(root), "--steps", str(recovery.STEPS)]
+    with (root / "log.txt").open("ab") as log:
+        processes = [
+            subprocess.Popen(
+                [*command, "--in-process"], env=clean_env({**common, "RANK": str(rank)}), stdout=log, stderr=log
+            )
+            for rank in range(RANKS + SPARES)
+        ]
+    return Started(root, root / "nrp", processes)
+
+
+def in_job(root: Path, fault: str) -> Any:
+    recovery.FAULT.update(FAULT)
+    return recovery.ours(root, fault)
+
+
+def measure(started: Any) -> recovery.Measured:
+    """Seconds from the fault to the first new step on every active rank."""
+    try:
+        wait_for(
+            lambda: all(recovery.new_steps(started, rank) for rank in range(RANKS)), deadline_s=120, what="a new step"
+        )
+    finally:
+        started.end()
+    [fault] = started.events("fault_injected")
+    total = max(recovery.new_steps(started, rank)[0].time for rank in range(RANKS)) - fault["time"]
+    return recovery.Measured(total, dict(parts_of(started, fault["time"])))
+
+
+def parts_of(started: Traces, previous: float) -> Iterator[tuple[str, float]]:
+    """Seconds from one moment to the next; of events of several ranks the last counts."""
+    for label, name, cycle in MOMENTS:
+        times = [event["time"] for event in started.events(name) if event.get("iteration", event["cycle"]) == cycle]
+        moment = max([*times, previous])
+        yield label, moment - previous
+        previous = moment
+
+
+def requeued(cluster: Cluster, root: Path, fault: str) -> float:
+    slurm_recovery.FAULT.update(FAULT)
+    return slurm_recovery.measure(slurm_recovery.torchrun(cluster, root, fault, restarts=0))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--slurm", type=Path, help="the root of a testbed that is up, for the requeue")
+    parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
+    options = parser.parse_args()
+    os.environ.update(clean_env({}))
+    variants: dict[str, Callable[[Path, str], Any]] = {"fault_to_step_s": in_process, "in_job_restart_s": in_job}
+    found: dict[str, list[float]] = {}
+    parts: dict[str, dict[str, float]] = {}
+    for fault in FAULT:
+        for name, start in variants.items():
+            key = f"inprocess.{fault}.{name}"
+            runs = repeat(key, options.repeats, lambda root, go=start, kind=fault: measure(go(root, kind)))
+            found[key] = [each.total_s for each in runs]
+            if start is in_process:
+                parts[key] = {part: statistics.median(each.parts[part] for each in runs) for part in runs[0].parts}
+    if options.slurm is not None:
+        cluster = Cluster(options.slurm)
+        for fault in ("exception", "kill"):
+            key = f"inprocess.{fault}.requeue_s"
+            found[key] = repeat(key, options.repeats, lambda root, kind=fault: requeued(cluster, root, kind))
+    typical = medians(found)
+    ratios = {
+        f"inprocess.{fault}.in_job_over_in_process": typical[f"inprocess.{fault}.in_job_restart_s"]
+        / typical[f"inprocess.{fault}.fault_to_step_s"]
+        for fault in FAULT
+    }
+    show(found, parts, ratios)
+    save(options.output, found, parts, ratios)
+
+
+if __name__ == "__main__":
+    main()
