@@ -80,6 +80,7 @@ def test_a_killed_launcher_is_started_again_in_the_allocation(
     assert not job.running()
 
 
+@pytest.mark.slow
 def test_a_lost_node_is_replaced(cluster: Cluster, tmp_path: Path, undisturbed: dict[str, str]) -> None:
     job = train(cluster, tmp_path)
     wait_for(lambda: job.events("checkpoint"), deadline_s=60, what="a checkpoint")

@@ -87,6 +87,7 @@ def test_preempted_three_times_with_a_crash_between(cluster: Cluster, tmp_path: 
     assert job.attempts() == ["0-0", "1-0", "1-1", "2-0", "3-0"]
 
 
+@pytest.mark.slow
 def test_a_kill_is_no_preemption(cluster: Cluster, tmp_path: Path, undisturbed: str) -> None:
     job = train(cluster, tmp_path, fault_tolerance(fault_script="kill@1:8"), PreemptionPlugin())
     await_steps(job, 2)
@@ -108,6 +109,7 @@ def test_a_requeue_by_an_operator_loses_nothing(cluster: Cluster, tmp_path: Path
     assert slices(job) == [0, *stops(job)]
 
 
+@pytest.mark.slow
 def test_ranks_that_srun_has_started_are_told(cluster: Cluster, tmp_path: Path, undisturbed: str) -> None:
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29333"}
     job = train(cluster, tmp_path, PreemptionPlugin(), script="srun_trainer.py", env=env)

@@ -17,7 +17,7 @@ from tests.harness import SCRIPTS, wait_for
 from tests.slurm.submitting import Submitted, submit
 from tests.slurm.testbed import Cluster, processes
 
-STEPS = 150
+STEPS = 100
 STOPPED_S, RUNNING_S = 0.25, 0.05
 """A slow node runs its ranks so long, and then not, in turn."""
 
