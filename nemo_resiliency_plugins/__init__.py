@@ -15,6 +15,7 @@ _HOMES = {
     "FaultToleranceConfig": "nemo_resiliency_plugins.config",
     "NVRxStragglerDetectionConfig": "nemo_resiliency_plugins.config",
     "PreemptionConfig": "nemo_resiliency_plugins.config",
+    "RerunStateMachineConfig": "nemo_resiliency_plugins.config",
     "CheckpointError": "nemo_resiliency_plugins.errors",
     "ConfigError": "nemo_resiliency_plugins.errors",
     "ConflictError": "nemo_resiliency_plugins.errors",

@@ -4,6 +4,7 @@ from nemo_resiliency_plugins.config.checkpoint import CheckpointConfig
 from nemo_resiliency_plugins.config.fault_script import Fault, FaultScript
 from nemo_resiliency_plugins.config.fault_tolerance import FaultToleranceConfig
 from nemo_resiliency_plugins.config.preemption import PreemptionConfig
+from nemo_resiliency_plugins.config.rerun import RerunStateMachineConfig
 from nemo_resiliency_plugins.config.straggler import NVRxStragglerDetectionConfig
 
 __all__ = [
@@ -13,4 +14,5 @@ __all__ = [
     "FaultToleranceConfig",
     "NVRxStragglerDetectionConfig",
     "PreemptionConfig",
+    "RerunStateMachineConfig",
 ]

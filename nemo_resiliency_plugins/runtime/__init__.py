@@ -16,6 +16,7 @@ from nemo_resiliency_plugins.config import (
     FaultToleranceConfig,
     NVRxStragglerDetectionConfig,
     PreemptionConfig,
+    RerunStateMachineConfig,
 )
 from nemo_resiliency_plugins.runtime.checkpoint.plain import Checkpoints
 from nemo_resiliency_plugins.runtime.session import Session, session
@@ -26,6 +27,7 @@ __all__ = [
     "FaultToleranceConfig",
     "NVRxStragglerDetectionConfig",
     "PreemptionConfig",
+    "RerunStateMachineConfig",
     "Session",
     "session",
 ]

@@ -15,6 +15,7 @@ from nemo_resiliency_plugins import (
     NVRxStragglerDetectionConfig,
     PreemptionConfig,
     PreemptionPlugin,
+    RerunStateMachineConfig,
     StragglerPlugin,
     runtime,
 )
@@ -33,6 +34,7 @@ PUBLIC = [
     "NotWorkingError",
     "PreemptionConfig",
     "PreemptionPlugin",
+    "RerunStateMachineConfig",
     "ResiliencyError",
     "StragglerPlugin",
     "UnsupportedError",
@@ -77,6 +79,12 @@ FEATURE_DOCUMENT = {
     },
     StragglerPlugin: {"enabled": True, **STRAGGLERS},
     NVRxStragglerDetectionConfig: {"enabled": False, **STRAGGLERS},
+    RerunStateMachineConfig: {
+        "rerun_mode": "disabled",
+        "check_for_nan_in_loss": True,
+        "check_for_spiky_loss": False,
+        "spiky_loss_factor": 10.0,
+    },
     FaultToleranceConfig: {
         "enable_ft_package": False,
         "calc_ft_timeouts": False,
