@@ -17,7 +17,7 @@ from typing import Any
 from tests.harness import FOREIGN, JOB_ID, Traces, wait_for
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.training", "tests.slowness"])
+CONTEXT.set_forkserver_preload(["tests.training", "tests.slowness", "tests.results"])
 
 
 @dataclasses.dataclass(frozen=True)

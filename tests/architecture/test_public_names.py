@@ -41,6 +41,7 @@ PUBLIC = [
 ]
 SESSION = {
     "attach",
+    "checked",
     "finish",
     "observe",
     "pause",
