@@ -9,6 +9,7 @@ _HOMES = {
     "FaultTolerancePlugin": "nemo_resiliency_plugins.plugins.fault_tolerance",
     "CheckpointPlugin": "nemo_resiliency_plugins.plugins.checkpoint",
     "PreemptionPlugin": "nemo_resiliency_plugins.plugins.preemption",
+    "RerunStateMachinePlugin": "nemo_resiliency_plugins.plugins.rerun",
     "StragglerPlugin": "nemo_resiliency_plugins.plugins.straggler",
     "CheckpointConfig": "nemo_resiliency_plugins.config",
     "FaultScript": "nemo_resiliency_plugins.config",

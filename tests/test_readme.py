@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 
-from nemo_resiliency_plugins import CheckpointPlugin, FaultTolerancePlugin, PreemptionPlugin, StragglerPlugin
+from nemo_resiliency_plugins import (
+    CheckpointPlugin,
+    FaultTolerancePlugin,
+    PreemptionPlugin,
+    RerunStateMachinePlugin,
+    StragglerPlugin,
+)
 from nemo_resiliency_plugins.contract import read_events
 from tests.harness import BIN, clean_env
 
@@ -85,7 +91,7 @@ def test_at_most_eight_lines_of_the_script_are_ours() -> None:
 
 @pytest.mark.parametrize(
     "plugin",
-    [FaultTolerancePlugin, PreemptionPlugin, CheckpointPlugin, StragglerPlugin],
+    [FaultTolerancePlugin, PreemptionPlugin, CheckpointPlugin, StragglerPlugin, RerunStateMachinePlugin],
     ids=lambda plugin: plugin.__name__,
 )
 def test_the_parameter_table_is_that_of_the_plugin(plugin: type) -> None:

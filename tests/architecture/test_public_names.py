@@ -16,6 +16,7 @@ from nemo_resiliency_plugins import (
     PreemptionConfig,
     PreemptionPlugin,
     RerunStateMachineConfig,
+    RerunStateMachinePlugin,
     StragglerPlugin,
     runtime,
 )
@@ -35,6 +36,7 @@ PUBLIC = [
     "PreemptionConfig",
     "PreemptionPlugin",
     "RerunStateMachineConfig",
+    "RerunStateMachinePlugin",
     "ResiliencyError",
     "StragglerPlugin",
     "UnsupportedError",
@@ -64,6 +66,7 @@ STRAGGLERS = {
     "enable_logging": True,
     "profiling_interval": 1,
 }
+RERUN = {"check_for_nan_in_loss": True, "check_for_spiky_loss": False, "spiky_loss_factor": 10.0}
 FEATURE_DOCUMENT = {
     FaultTolerancePlugin: {
         "enable_ft_package": True,
@@ -80,12 +83,8 @@ FEATURE_DOCUMENT = {
     },
     StragglerPlugin: {"enabled": True, **STRAGGLERS},
     NVRxStragglerDetectionConfig: {"enabled": False, **STRAGGLERS},
-    RerunStateMachineConfig: {
-        "rerun_mode": "disabled",
-        "check_for_nan_in_loss": True,
-        "check_for_spiky_loss": False,
-        "spiky_loss_factor": 10.0,
-    },
+    RerunStateMachinePlugin: {"rerun_mode": "validate_results", **RERUN},
+    RerunStateMachineConfig: {"rerun_mode": "disabled", **RERUN},
     FaultToleranceConfig: {
         "enable_ft_package": False,
         "calc_ft_timeouts": False,

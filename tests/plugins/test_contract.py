@@ -17,6 +17,7 @@ from nemo_resiliency_plugins import (
     ConflictError,
     FaultTolerancePlugin,
     PreemptionPlugin,
+    RerunStateMachinePlugin,
     StragglerPlugin,
     UnsupportedError,
 )
@@ -28,6 +29,7 @@ PLUGINS: dict[str, Callable[[], ResiliencyPlugin]] = {
     "preemption": lambda: PreemptionPlugin(preempt_time=90, strict=True),
     "checkpoint": lambda: CheckpointPlugin(async_save=True, strict=True),
     "straggler": lambda: StragglerPlugin(stop_if_detected=True, strict=True),
+    "rerun": lambda: RerunStateMachinePlugin(check_for_spiky_loss=True, strict=True),
 }
 PAIRS = list(itertools.combinations(PLUGINS, 2))
 LAUNCHERS = [None, "torchrun", "ft"]
@@ -107,7 +109,7 @@ def test_the_preview_is_what_is_done_and_changes_nothing(
     assert all(f"launcher.{name}" in preview for name in ("variables.NRP_STRICT", "config."))
 
 
-@pytest.mark.parametrize("plugin", [FaultTolerancePlugin, PreemptionPlugin, CheckpointPlugin, StragglerPlugin])
+@pytest.mark.parametrize("plugin", [type(make()) for make in PLUGINS.values()])
 def test_a_field_that_does_nothing_on_one_machine_is_not_silently_accepted(
     task: run.Script, executor: run.LocalExecutor, plugin: type, caplog: pytest.LogCaptureFixture
 ) -> None:
