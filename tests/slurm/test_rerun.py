@@ -74,7 +74,7 @@ def test_without_another_node_the_same_device_is_tried_again_and_that_is_said(cl
 
 @pytest.mark.slow
 def test_a_checkpoint_that_makes_the_nan_is_skipped(cluster: Cluster, tmp_path: Path, undisturbed: str) -> None:
-    job = train(cluster, tmp_path, "--poison")
+    job = train(cluster, tmp_path, "--poison", "--at", "8")  # saved after it
     assert job.ended() == ("COMPLETED", "0:0"), job.log
     assert job.result() == undisturbed
     assert [event["step"] for event in job.events("resumed", rank=0)] == [None, 6]
