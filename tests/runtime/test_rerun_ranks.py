@@ -71,13 +71,22 @@ def test_a_fault_that_does_not_come_again_leaves_no_trace_in_the_weights(
 
 ALWAYS = {
     "NaN in the loss": Bad(on="node2"),
-    "Inf in gradients": Bad(on="node2", factor=INF, in_gradients=True, micro_batch=0),
     "Inf in the last gradients": Bad(on="node2", factor=INF, in_gradients=True),
     "a spike": Bad(on="node2", factor=1e4, step=6),
 }
 
 
-@pytest.mark.parametrize("bad", ALWAYS.values(), ids=ALWAYS)
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *(pytest.param(bad, id=name) for name, bad in ALWAYS.items()),
+        pytest.param(
+            Bad(on="node2", factor=INF, in_gradients=True, micro_batch=0),
+            id="Inf in the first gradients",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
 def test_a_device_whose_results_are_always_bad_is_left_and_named(bad: Bad, tmp_path: Path, undisturbed: str) -> None:
     options = Options(bad=[bad], results={"check_for_spiky_loss": True})
     group = ends(tmp_path, options, GONE)
@@ -114,7 +123,9 @@ def test_a_restart_on_the_same_device_is_said_to_be_that(tmp_path: Path) -> None
     assert "it came again after a restart, but on the same device" in group.log
 
 
-@pytest.mark.parametrize(("accept", "factor"), [("everything", NAN), ("spikes", 1e4)])
+@pytest.mark.parametrize(
+    ("accept", "factor"), [pytest.param("everything", NAN, marks=pytest.mark.slow), ("spikes", 1e4)]
+)
 def test_a_result_that_is_accepted_is_trained_on(accept: str, factor: float, tmp_path: Path) -> None:
     results = {"accept": accept, "check_for_spiky_loss": True}
     options = Options(bad=[Bad(step=6, factor=factor)], results=results)
@@ -124,6 +135,7 @@ def test_a_result_that_is_accepted_is_trained_on(accept: str, factor: float, tmp
     assert group.events("finished", rank=0)
 
 
+@pytest.mark.slow
 def test_a_nan_is_not_accepted_where_spikes_are(tmp_path: Path) -> None:
     options = Options(bad=[Bad()], results={"accept": "spikes"})
     ends(tmp_path, options, GONE)
@@ -145,6 +157,9 @@ def test_weights_that_hold_nan_are_not_resumed_from(tmp_path: Path, undisturbed:
     options = Options(poison_after=5)
     group = ends(tmp_path, options, GONE)
     assert (group.checkpoints / "step_000000006" / "COMMITTED").exists()
+    assert group.verdict is not None
+    assert (group.verdict.reason, group.verdict.node) == (Reason.RERUN_ELSEWHERE, "")
+    assert "the state was bad before this step" in group.log
     group = run(tmp_path, RANKS, train, Options(nodes=10))
     assert group.events("resumed", rank=0)[-1]["step"] == 3
     assert "skipped a checkpoint" in group.log
@@ -161,12 +176,14 @@ def test_validation_can_be_switched_on_and_off_between_starts(tmp_path: Path, un
     assert weights(group) == undisturbed
 
 
+@pytest.mark.slow
 def test_counts_survive_a_restart(tmp_path: Path) -> None:
     run(tmp_path, RANKS, train, Options(steps=3, bad=[Bad(step=1, times=1)]))
     group = run(tmp_path, RANKS, train, Options(bad=[Bad(times=1)]))
     assert [case["counts"] for case in cases(group)] == [{"transient": 1}, {"transient": 2}]
 
 
+@pytest.mark.slow
 def test_a_spike_within_the_tolerance_of_the_limit_is_no_fault(tmp_path: Path) -> None:
     results = {"check_for_spiky_loss": True, "tolerance": 1.0}
     group = run(tmp_path, RANKS, train, Options(bad=[Bad(step=6, factor=1e4, times=1)], results=results))

@@ -78,6 +78,7 @@ def test_a_checkpoint_that_makes_the_nan_is_skipped(cluster: Cluster, tmp_path: 
     assert job.ended() == ("COMPLETED", "0:0"), job.log
     assert job.result() == undisturbed
     assert [event["step"] for event in job.events("resumed", rank=0)] == [None, 6]
+    assert not job.events("node_excluded")  # no device is at fault
     assert "step_000000009: NaN or Inf in module.0.weight" in job.log
 
 

@@ -102,7 +102,9 @@ class Results(NoResults):
         elif config.rerun_mode != VALIDATE:
             self._determinism = Determinism(models, ranks, events, interval=config.determinism_interval)
         elif _checks_anything(config):
-            self._validation = Validation(config, models, ranks, node=node, directory=directory, events=events)
+            self._validation = Validation(
+                config, models, ranks, node=node, directory=directory, events=events, problem_of_state=self.problem
+            )
 
     def run(
         self, step: int | None, forward_backward: ForwardBackward, micro_batches: Sequence[Any], leave: Leave

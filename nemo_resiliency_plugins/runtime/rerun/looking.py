@@ -60,4 +60,5 @@ def _sum(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.stack([norm.double() for norm in norms]).sum()
     # torch 2.13 on CPU takes ten times as long for norms as for sums.
     wide = {torch.float16: torch.float32}
-    return torch.stack([each.sum(dtype=wide.get(each.dtype)).double() for each in gradients]).sum()
+    sums = [each.sum(dtype=wide.get(each.dtype)) for each in gradients]
+    return torch.stack(sums if len({each.dtype for each in sums}) == 1 else [each.double() for each in sums]).sum()

@@ -21,6 +21,7 @@ class Case:
         again: the value at the same place in the repetition; None where there was none.
         node, device: of the rank of ``finding``; empty where the rank is unknown.
         suspect: what an earlier start has left about this step.
+        bad_state: what is wrong with the weights or the optimizer's state before the step, if that was looked at.
     """
 
     step: int
@@ -31,6 +32,7 @@ class Case:
     node: str
     device: str
     suspect: Suspect | None
+    bad_state: str | None = None
 
     def as_event(self) -> dict[str, Any]:
         """``values``: of the first run and of the repetition; ``before``: those that the suspect was left with."""
@@ -48,6 +50,7 @@ class Case:
             "device": self.device,
             "values": values,
             "alike": self.evidence.alike,
+            "bad_state": self.bad_state,
             "before": list(suspect.values) if suspect else None,
         }
 
@@ -67,6 +70,8 @@ class Case:
 
     @property
     def _meaning(self) -> str:
+        if self.bad_state is not None:
+            return f"{self.bad_state}: the state was bad before this step, and the next start looks for an older one"
         if self.outcome is Outcome.FAILED:
             return why_failed(self.evidence.place)
         return MEANING[self.outcome]

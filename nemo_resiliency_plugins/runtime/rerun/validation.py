@@ -41,7 +41,9 @@ class Validation:
         node: str,
         directory: Path | None,
         events: EventLog,
+        problem_of_state: Callable[[], str | None] = lambda: None,
     ) -> None:
+        self._problem_of_state = problem_of_state
         self._config, self._ranks, self._events = config, ranks, events
         self._before, self._passes = Before(models), Passes()
         self._looking = Looking(self._before.parameters, gradients=config.check_for_nan_in_gradients)
@@ -103,15 +105,17 @@ class Validation:
         suspect = self.suspect_of(found.step)
         evidence = found.evidence(suspect, self._places, self._config.tolerance)
         outcome = judge(evidence, self._config.accept)
+        # A state that is bad already is no fault of the device that computes with it.
+        bad_state = self._ranks.first_problem(self._problem_of_state()) if outcome is Outcome.ELSEWHERE else None
+        node, device = ("", "") if bad_state else self._place_of(found.finding, suspect)
         if outcome is not Outcome.GOOD:
             self._counts[outcome.value] += 1
-            node, device = self._place_of(found.finding, suspect)
             finding, again = found.finding, found.value_again
-            case = telling.Case(found.step, outcome, evidence, finding, again, node, device, suspect)
+            case = telling.Case(found.step, outcome, evidence, finding, again, node, device, suspect, bad_state)
             if self._ranks.rank == 0:
                 telling.tell(case, self._counts, self._events)
         if outcome.leaves:
-            self._leave(outcome, found, leave)
+            self._leave(outcome, found, node, leave)
         self._window.add(found.step, magnitude(found.last))
         if self._suspect is not None and self._suspect.step <= found.step:
             self._suspect = None
@@ -122,12 +126,11 @@ class Validation:
             return ("", "") if finding.rank is None else self._places[finding.rank]
         return suspect.place if suspect is not None else ("", "")
 
-    def _leave(self, outcome: Outcome, found: Investigation, leave: Leave) -> NoReturn:
+    def _leave(self, outcome: Outcome, found: Investigation, node: str, leave: Leave) -> NoReturn:
         self._before.restore()
         finding = found.finding
         assert finding is not None  # nothing else ends a run
         rank, micro_batch = finding.rank, finding.micro_batch
-        node, _ = self._place_of(finding, None)
         if outcome is Outcome.ELSEWHERE:
             values = [finding.value, *([] if found.value_again is None else [found.value_again])]
             self._file.write(Suspect(found.step, rank, micro_batch, finding.kind.value, values, self._places))
