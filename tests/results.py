@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from nemo_resiliency_plugins import runtime
@@ -47,6 +48,8 @@ class Options:
     bad: Sequence[Bad] = ()
     results: dict[str, Any] = dataclasses.field(default_factory=dict)
     nodes: int = 0
+    sharded: bool = False
+    directory: str = "checkpoints"
     poison_after: int | None = None
     """After this step the weights hold NaN."""
     noise: float = 0.0
@@ -94,7 +97,7 @@ def train(options: Options) -> None:
     injection, noise = Injection(options.bad, node), torch.Generator().manual_seed(5)
     torch.manual_seed(1)
     inner = Step()
-    model = DistributedDataParallel(inner)
+    model = fully_shard(inner) if options.sharded else DistributedDataParallel(inner)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
     def forward_backward(work: tuple[int, int]) -> torch.Tensor:
@@ -112,7 +115,7 @@ def train(options: Options) -> None:
     with runtime.session() as session:
         torch.manual_seed(100 + rank)
         state = {"model": model, "optimizer": optimizer}
-        start = session.attach(state, root() / "checkpoints", every=options.every)
+        start = session.attach(state, root() / options.directory, every=options.every)
         note("from", start, digest(model, optimizer))
         session.settle(lambda: forward_backward((-1, options.micro_batches - 1)))
         for step in session.steps(start, options.steps):

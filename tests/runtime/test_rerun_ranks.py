@@ -151,6 +151,8 @@ def test_the_state_of_the_suspect_step_is_kept_and_never_resumed_from(tmp_path: 
     assert suspect["places"][2] == ["node2", "cpu"]
     later = run(tmp_path, RANKS, train, Options(results={"rerun_mode": "disabled"}, nodes=10))
     assert [event["step"] for event in later.events("resumed", rank=0)] == [None, 3]
+    looking = Options(directory="checkpoints/suspect", steps=5)
+    assert run(tmp_path, RANKS, train, looking).events("resumed", rank=0)[-1]["step"] == 4
 
 
 def test_weights_that_hold_nan_are_not_resumed_from(tmp_path: Path, undisturbed: str) -> None:
@@ -200,3 +202,21 @@ def test_determinism_stats_change_nothing(noise: float, tmp_path: Path, undistur
     assert [event["ranks"] for event in told] == [[2] if noise else []] * 4
     assert all((0 < event["max_loss_difference"] < 0.1) == bool(noise) for event in told)
     assert f"determinism: {4 if noise else 0} of 4 steps that ran twice differed" in group.log
+
+
+@pytest.mark.slow
+def test_sharded_models_are_validated_too(tmp_path: Path) -> None:
+    off = run(tmp_path / "off", RANKS, train, Options(results={"rerun_mode": "disabled"}, sharded=True))
+    once = run(tmp_path / "once", RANKS, train, Options(bad=[Bad(times=1)], sharded=True))
+    assert [case["outcome"] for case in cases(once)] == ["transient"]
+    assert [once.notes(rank)[-1].text for rank in range(RANKS)] == [off.notes(rank)[-1].text for rank in range(RANKS)]
+
+
+@pytest.mark.slow
+def test_whose_sharded_gradients_were_bad_is_not_guessed(tmp_path: Path) -> None:
+    bad = Bad(on="node2", factor=INF, in_gradients=True)
+    group = ends(tmp_path, Options(bad=[bad], sharded=True), GONE)
+    assert group.verdict is not None
+    assert (group.verdict.rank, group.verdict.node) == (-1, "")
+    group = run(tmp_path, RANKS, train, Options(bad=[bad], sharded=True, nodes=10))
+    assert [case["outcome"] for case in cases(group)] == ["elsewhere", "first_device"]
