@@ -27,6 +27,7 @@ bench: .venv/installed
 	$(BIN)/python -m tests.benchmarks.slurm_recovery
 	$(BIN)/python -m tests.benchmarks.preemption
 	$(BIN)/python -m tests.benchmarks.checkpoint
+	$(BIN)/python -m tests.benchmarks.rerun
 
 lint: .venv/installed
 	$(BIN)/ruff check .

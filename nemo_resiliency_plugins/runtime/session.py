@@ -141,7 +141,7 @@ class Session(Blocks):
         wanted = Wanted(state, root, every, keep, (save, load, latest))
         self._models = wanted.of_type(torch.nn.Module)
         optimizers, left = wanted.of_type(torch.optim.Optimizer), root or self._identity.directory
-        self._features.results.attached(self._models, optimizers, self._shared_ranks, left)
+        self._features.results.attached(wanted.of_type(object), self._shared_ranks, left)
         reporter = Reporter(self._identity.rank, self._events, self._durable)
         self._checkpointer = make_checkpointer(
             self._shared_ranks, wanted, self._configs.checkpoint, reporter, self._identity.node, self._features.results
@@ -206,8 +206,8 @@ class Session(Blocks):
         uses them; else the passes run again, from the same gradients, buffers and random numbers.
 
         Args:
-            forward_backward: does the passes of one micro-batch and returns its loss, or a list of losses. It must
-                not step an optimizer nor fetch data: what it is called with must be all that it needs.
+            forward_backward: does the passes of one micro-batch and returns its loss, or a list of losses, empty on
+                a rank without one. It must not step an optimizer nor fetch data: its arguments must be all it needs.
             micro_batches: the function is called once with each of them; without any, once without arguments.
 
         Raises:
@@ -215,7 +215,8 @@ class Session(Blocks):
             SystemExit: on all ranks, where the result is suspect again: 16 to run elsewhere, 17 to end.
         """
         loss = self._features.results.run(self._loop.in_step, forward_backward, micro_batches, self._leave)
-        self.observe(loss)
+        if loss is not None:
+            self.observe(loss)
         return loss
 
     def should_stop(self) -> bool:

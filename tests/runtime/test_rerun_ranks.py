@@ -220,3 +220,13 @@ def test_whose_sharded_gradients_were_bad_is_not_guessed(tmp_path: Path) -> None
     assert (group.verdict.rank, group.verdict.node) == (-1, "")
     group = run(tmp_path, RANKS, train, Options(bad=[bad], sharded=True, nodes=10))
     assert [case["outcome"] for case in cases(group)] == ["elsewhere", "first_device"]
+
+
+@pytest.mark.slow
+def test_the_window_survives_a_restart_with_another_number_of_ranks(tmp_path: Path) -> None:
+    results = {"check_for_spiky_loss": True, "spiky_loss_factor": 3}
+    run(tmp_path, RANKS, train, Options(steps=6, results=results))
+    bad = Bad(step=6, rank=1, factor=30.0, times=1)
+    group = run(tmp_path, 2, train, Options(steps=7, bad=[bad], results=results))
+    [case] = cases(group)
+    assert (case["outcome"], case["kind"], case["suspect_rank"]) == ("transient", "a spike in the loss", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,36 @@ def test_the_loss_is_that_of_the_function_or_the_sum_over_the_micro_batches(tmp_
     assert one_step(tmp_path / "d", lambda_free, 2.0, 3.0, rerun_mode="disabled") == 5.0
 
 
+def test_a_rank_without_a_loss_gives_none(tmp_path: Path) -> None:
+    def a_stage_in_the_middle() -> list[torch.Tensor]:
+        return []
+
+    assert one_step(tmp_path, a_stage_in_the_middle) is None
+
+
+def test_what_is_not_checked_is_trained_on(tmp_path: Path) -> None:
+    loss = one_step(tmp_path, lambda_free, NAN, check_for_nan_in_loss=False, check_for_spiky_loss=True)
+    assert math.isnan(loss)
+
+
+def test_a_scaler_makes_inf_on_purpose(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    model, scaler = nn.Linear(1, 1), torch.amp.GradScaler("cpu", init_scale=1e38)
+
+    def forward_backward() -> torch.Tensor:
+        loss = model(torch.full((1, 1), 100.0)).sum()
+        scaler.scale(loss).backward()
+        return loss
+
+    with runtime.session(config()) as session:
+        session.attach({"model": model, "scaler": scaler}, tmp_path)
+        for _ in session.steps(0, 1):
+            session.checked(forward_backward)
+    assert model.weight.grad is not None
+    assert math.isinf(float(model.weight.grad))
+    assert "gradients are not checked: the GradScaler" in caplog.text
+
+
 def lambda_free(value: float) -> torch.Tensor:
     return torch.full((1, 1), value, requires_grad=True)
 
@@ -52,7 +83,7 @@ def several() -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("mode", ["validate_results", "report_determinism_stats", "disabled"])
-@pytest.mark.parametrize("returned", [None, "1", torch.ones(2), [], [torch.ones(2)]])
+@pytest.mark.parametrize("returned", [None, "1", torch.ones(2), [torch.ones(2)]])
 def test_a_function_that_gives_no_loss_is_refused(tmp_path: Path, mode: str, returned: object) -> None:
     def forward_backward() -> object:
         return returned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.identity import Identity
+from nemo_resiliency_plugins.runtime.log import line, logger
 from nemo_resiliency_plugins.runtime.not_working import report as not_working
 from nemo_resiliency_plugins.runtime.rerun.determinism import Determinism
 from nemo_resiliency_plugins.runtime.rerun.replay import ForwardBackward, Passes
@@ -31,14 +33,8 @@ class NoResults:
     keeps_state = False
     """Whether there is something to keep in a checkpoint."""
 
-    def attached(
-        self,
-        models: Sequence[torch.nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
-        ranks: Ranks,
-        directory: Path | None,
-    ) -> None:
-        """Collective. ``directory``: what a start leaves for the next one."""
+    def attached(self, objects: Sequence[Any], ranks: Ranks, directory: Path | None) -> None:
+        """Collective. ``objects``: those of the state; ``directory``: where a start leaves a note for the next."""
 
     def run(
         self, step: int | None, forward_backward: ForwardBackward, micro_batches: Sequence[Any], leave: Leave
@@ -88,14 +84,13 @@ class Results(NoResults):
     def keeps_state(self) -> bool:  # type: ignore[override]
         return self._config.rerun_mode == VALIDATE
 
-    def attached(
-        self,
-        models: Sequence[torch.nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
-        ranks: Ranks,
-        directory: Path | None,
-    ) -> None:
-        self._models, self._optimizers = models, optimizers
+    def attached(self, objects: Sequence[Any], ranks: Ranks, directory: Path | None) -> None:
+        import torch
+
+        models = self._models = [each for each in objects if isinstance(each, torch.nn.Module)]
+        self._optimizers = [each for each in objects if isinstance(each, torch.optim.Optimizer)]
+        if any(isinstance(each, torch.amp.GradScaler) and each.is_enabled() for each in objects):
+            self._leave_gradients_to_the_scaler()
         config, events, node = self._config, self._events, self._identity.node
         if not models:
             self._say("no module was attached, so no step can be repeated", "Give attach() the model in state=")
@@ -149,6 +144,13 @@ class Results(NoResults):
         if bad is None and all(_is_finite(value) for value in states):
             return None
         return f"NaN or Inf in {'the state of the optimizer' if bad is None else bad}"
+
+    def _leave_gradients_to_the_scaler(self) -> None:
+        if self._config.rerun_mode == VALIDATE and self._config.check_for_nan_in_gradients:
+            self._config = dataclasses.replace(self._config, check_for_nan_in_gradients=False)
+            if self._identity.rank == 0:
+                text = "gradients are not checked: the GradScaler finds its scale by making Inf, and skips such steps"
+                logger().info(line(0, text))
 
     def _say(self, reason: str, remedy: str) -> None:
         if self._said:

@@ -18,13 +18,13 @@ ForwardBackward = Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """``losses`` of the micro-batches, detached; ``loss`` is their sum."""
+    """``losses`` of the micro-batches, detached; ``loss`` is their sum, None where there are none."""
 
     losses: list[Any]
 
     @property
     def loss(self) -> Any:
-        return self.losses[0] if len(self.losses) == 1 else sum(self.losses[1:], self.losses[0])
+        return sum(self.losses[1:], self.losses[0]) if len(self.losses) > 1 else next(iter(self.losses), None)
 
 
 class Passes:
@@ -39,8 +39,6 @@ class Passes:
         for self.number in range(len(micro_batches) or 1):
             arguments = micro_batches[self.number : self.number + 1]
             losses += _losses(forward_backward(*arguments))
-        if not losses:
-            raise _not_a_loss([])
         return Done(losses)
 
 
@@ -60,7 +58,7 @@ def _detached(loss: Any) -> Any:
 
 
 def _not_a_loss(value: Any) -> ConfigError:
-    rule = "the function must return the loss of its micro-batch, one number, or a list of such losses"
+    rule = "the function must return the loss of its micro-batch, one number, or a list of losses"
     return ConfigError("session.checked", type(value).__name__, rule, "Return loss after loss.backward().")
 
 
