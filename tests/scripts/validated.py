@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 
 import tiny
 import torch
@@ -18,7 +19,7 @@ parser.add_argument("--at", type=int, default=7)
 parser.add_argument("--nan-on", nargs="*", default=[], help="nodes whose loss is NaN in step --at")
 parser.add_argument("--poison", action="store_true", help="the first attempt has NaN in its weights from step --at on")
 options = parser.parse_args()
-node = os.environ.get("SLURMD_NODENAME", "")
+node = os.environ.get("SLURMD_NODENAME") or platform.node()
 first_attempt = os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
 
 with runtime.session() as session:
