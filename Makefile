@@ -29,6 +29,7 @@ bench: .venv/installed
 	$(BIN)/python -m tests.benchmarks.checkpoint
 	$(BIN)/python -m tests.benchmarks.straggler
 	$(BIN)/python -m tests.benchmarks.inprocess
+	$(BIN)/python -m tests.benchmarks.rerun
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -19,7 +19,7 @@ from tests.harness import FOREIGN, JOB_ID, Traces, wait_for
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "error")  # read when torch is loaded; in-process restart needs it
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.training", "tests.slowness", "tests.lives"])
+CONTEXT.set_forkserver_preload(["tests.training", "tests.slowness", "tests.lives", "tests.results"])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from nemo_resiliency_plugins import (
     FaultTolerancePlugin,
     InProcessRestartPlugin,
     PreemptionPlugin,
+    RerunStateMachinePlugin,
     StragglerPlugin,
 )
 from nemo_resiliency_plugins.contract import read_events
@@ -91,7 +92,14 @@ def test_at_most_eight_lines_of_the_script_are_ours() -> None:
 
 @pytest.mark.parametrize(
     "plugin",
-    [FaultTolerancePlugin, PreemptionPlugin, CheckpointPlugin, StragglerPlugin, InProcessRestartPlugin],
+    [
+        FaultTolerancePlugin,
+        PreemptionPlugin,
+        CheckpointPlugin,
+        StragglerPlugin,
+        InProcessRestartPlugin,
+        RerunStateMachinePlugin,
+    ],
     ids=lambda plugin: plugin.__name__,
 )
 def test_the_parameter_table_is_that_of_the_plugin(plugin: type) -> None:

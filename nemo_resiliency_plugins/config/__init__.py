@@ -5,6 +5,7 @@ from nemo_resiliency_plugins.config.fault_script import Fault, FaultScript
 from nemo_resiliency_plugins.config.fault_tolerance import FaultToleranceConfig
 from nemo_resiliency_plugins.config.inprocess import InProcessRestartConfig
 from nemo_resiliency_plugins.config.preemption import PreemptionConfig
+from nemo_resiliency_plugins.config.rerun import RerunStateMachineConfig
 from nemo_resiliency_plugins.config.straggler import NVRxStragglerDetectionConfig
 
 __all__ = [
@@ -15,4 +16,5 @@ __all__ = [
     "InProcessRestartConfig",
     "NVRxStragglerDetectionConfig",
     "PreemptionConfig",
+    "RerunStateMachineConfig",
 ]

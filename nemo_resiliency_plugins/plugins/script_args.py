@@ -83,6 +83,21 @@ class StragglerPluginScriptArgs:
         return _hydra({f"nvrx_straggler.{name}": value for name, value in values.items() if name not in leave_out})
 
 
+@dataclasses.dataclass
+class RerunStateMachinePluginScriptArgs:
+    """What ``script_args_converter_fn`` of RerunStateMachinePlugin is given."""
+
+    rerun_mode: str
+    check_for_nan_in_loss: bool
+    check_for_spiky_loss: bool
+    spiky_loss_factor: float
+
+    def overrides(self, leave_out: Collection[str] = ()) -> list[str]:
+        """As Megatron-Bridge's scripts take them, without the fields that the script is given already."""
+        values = dataclasses.asdict(self)
+        return _hydra({f"rerun_state_machine.{name}": value for name, value in values.items() if name not in leave_out})
+
+
 def _hydra(values: Mapping[str, Any]) -> list[str]:
     return [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in values.items()]
 

@@ -15,13 +15,14 @@ from nemo_resiliency_plugins.errors import UnsupportedError
 from nemo_resiliency_plugins.plugins import on_slurm
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
 from nemo_resiliency_plugins.plugins.edits import Edit, Note, script_arguments
+from nemo_resiliency_plugins.plugins.given_arguments import given_fields
 from nemo_resiliency_plugins.plugins.script_args import (
     MEGATRON_BRIDGE,
     StragglerPluginScriptArgs,
     argument_edits,
     require_module_level,
 )
-from nemo_resiliency_plugins.plugins.straggler_arguments import given_fields, refuse_older_detector
+from nemo_resiliency_plugins.plugins.straggler_arguments import SECTION, refuse_older_detector
 from nemo_resiliency_plugins.plugins.telling import by_variables, without_effect
 
 NAME = "StragglerPlugin"
@@ -120,7 +121,7 @@ class StragglerPlugin(ResiliencyPlugin):
 
     def _script_arguments(self, task: run.Partial | run.Script) -> list[str]:
         fields = {name: getattr(self, name) for name in field_names(StragglerPluginScriptArgs)}
-        given = given_fields(NAME, script_arguments(task), fields)
+        given = given_fields(NAME, SECTION, script_arguments(task), fields)
         args = StragglerPluginScriptArgs(**fields)
         if self.script_args_converter_fn is not None:
             return list(self.script_args_converter_fn(args))

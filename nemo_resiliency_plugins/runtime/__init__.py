@@ -17,6 +17,7 @@ from nemo_resiliency_plugins.config import (
     InProcessRestartConfig,
     NVRxStragglerDetectionConfig,
     PreemptionConfig,
+    RerunStateMachineConfig,
 )
 from nemo_resiliency_plugins.runtime.checkpoint.plain import Checkpoints
 from nemo_resiliency_plugins.runtime.inprocess.entry import inprocess
@@ -29,6 +30,7 @@ __all__ = [
     "InProcessRestartConfig",
     "NVRxStragglerDetectionConfig",
     "PreemptionConfig",
+    "RerunStateMachineConfig",
     "Session",
     "inprocess",
     "session",

@@ -15,6 +15,7 @@ from nemo_resiliency_plugins.runtime.checkpoint.manager import Checkpointer, Dcp
 from nemo_resiliency_plugins.runtime.checkpoint.reporting import Reporter
 from nemo_resiliency_plugins.runtime.identity import Identity
 from nemo_resiliency_plugins.runtime.inprocess import life
+from nemo_resiliency_plugins.runtime.rerun.feature import NoResults
 
 Attached = TypeVar("Attached")
 Functions = tuple["Callable[[int], object] | None", "Callable[[int], object] | None", "Callable[[], int | None] | None"]
@@ -58,7 +59,12 @@ class Wanted:
 
 
 def make_checkpointer(
-    ranks: Ranks, wanted: Wanted, config: CheckpointConfig, reporter: Reporter, node: str
+    ranks: Ranks,
+    wanted: Wanted,
+    config: CheckpointConfig,
+    reporter: Reporter,
+    node: str,
+    results: NoResults | None = None,
 ) -> Checkpointer:
     """Collective."""
     state, root, functions = wanted.state, wanted.root, wanted.functions
@@ -76,4 +82,4 @@ def make_checkpointer(
     if config.ckpt_format != "torch_dist":
         rule = "is not written by the session"
         raise ConfigError("CheckpointConfig.ckpt_format", config.ckpt_format, rule, "Give save=, load= and latest=.")
-    return DcpCheckpointer(root, state, ranks, reporter, keep=wanted.keep, config=config, node=node)
+    return DcpCheckpointer(root, state, ranks, reporter, keep=wanted.keep, config=config, node=node, results=results)

@@ -19,7 +19,11 @@ from nemo_resiliency_plugins.contract import (
 )
 from nemo_resiliency_plugins.runtime.identity import Identity
 
-CODES = {Reason.PREEMPTED_UNSAVED: ExitCode.FAILED}
+CODES = {
+    Reason.PREEMPTED_UNSAVED: ExitCode.FAILED,
+    Reason.RERUN_ELSEWHERE: ExitCode.RERUN_ELSEWHERE,
+    Reason.VALIDATION_FAILED: ExitCode.VALIDATION_FAILED,
+}
 """Of the reasons that do not end a rank with 0."""
 
 

@@ -12,14 +12,23 @@ from nemo_resiliency_plugins.config import (
     FaultToleranceConfig,
     NVRxStragglerDetectionConfig,
     PreemptionConfig,
+    RerunStateMachineConfig,
 )
 from nemo_resiliency_plugins.config.rules import changed_fields, field_names
 from nemo_resiliency_plugins.contract import ENV_CONFIG, ENV_STRICT, overrides_from_env, read_config_file, variable
 from nemo_resiliency_plugins.errors import ConfigError
 
 Config = TypeVar("Config")
-Given = FaultToleranceConfig | PreemptionConfig | CheckpointConfig | NVRxStragglerDetectionConfig
-KINDS = (FaultToleranceConfig, PreemptionConfig, CheckpointConfig, NVRxStragglerDetectionConfig)
+Given = (
+    FaultToleranceConfig | PreemptionConfig | CheckpointConfig | NVRxStragglerDetectionConfig | RerunStateMachineConfig
+)
+KINDS = (
+    FaultToleranceConfig,
+    PreemptionConfig,
+    CheckpointConfig,
+    NVRxStragglerDetectionConfig,
+    RerunStateMachineConfig,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +39,7 @@ class Configs:
     preemption: PreemptionConfig
     checkpoint: CheckpointConfig
     straggler: NVRxStragglerDetectionConfig
+    rerun: RerunStateMachineConfig
 
     def __str__(self) -> str:
         return ", ".join(str(getattr(self, field.name)) for field in dataclasses.fields(self))

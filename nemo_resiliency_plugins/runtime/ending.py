@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from nemo_resiliency_plugins.contract import Reason
+from nemo_resiliency_plugins.contract import ENV_NOTICE, ExitCode, Reason
 from nemo_resiliency_plugins.errors import CheckpointError
-from nemo_resiliency_plugins.runtime.batch import BatchNotes
+from nemo_resiliency_plugins.runtime.batch import CODES, BatchNotes
 from nemo_resiliency_plugins.runtime.events import EventLog
+from nemo_resiliency_plugins.runtime.log import line, logger
 from nemo_resiliency_plugins.runtime.loop import Loop, ranks_if_any
 
 if TYPE_CHECKING:
     from nemo_resiliency_plugins.runtime.agreement import Ranks
     from nemo_resiliency_plugins.runtime.stragglers.scores import Straggler
+
+
+class Leaving(SystemExit):
+    """All ranks end in the middle of a step, on purpose."""
 
 
 class Ending:
@@ -65,6 +71,23 @@ class Ending:
         nodes = sorted({each.node for each in stragglers})
         self._end(Reason.STRAGGLER, of=(stragglers[0].rank, " ".join(nodes)))
         events.emit("straggler_stop", step=self._loop.completed, nodes=nodes)
+
+    def leave_results(
+        self, drain: Callable[[], None], ranks: Ranks | None, events: EventLog, reason: Reason, of: tuple[int, str]
+    ) -> Leaving:
+        """What to raise for the ranks to end because of what rank and node ``of`` have computed.
+
+        Under a node script the verdict tells; elsewhere the exit code of the ranks is all that there is.
+        """
+        try:
+            drain()
+        except CheckpointError as error:
+            logger().warning(line(0, f"the last checkpoint is not durable: {error}"))
+        _meet(ranks)
+        self._end(reason, of=of)
+        events.emit("results_stop", step=self._loop.completed, reason=reason.value, suspect_rank=of[0], node=of[1])
+        _meet(ranks)  # a launcher ends the other ranks when the first has left
+        return Leaving(ExitCode.OK if ENV_NOTICE in os.environ else int(CODES[reason]))
 
     def _end(self, reason: Reason, of: tuple[int, str] | None = None) -> None:
         self.reason = reason

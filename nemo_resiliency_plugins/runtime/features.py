@@ -11,6 +11,7 @@ from nemo_resiliency_plugins.runtime.faults import FaultInjector
 from nemo_resiliency_plugins.runtime.identity import Identity
 from nemo_resiliency_plugins.runtime.not_working import report
 from nemo_resiliency_plugins.runtime.preemption import handling
+from nemo_resiliency_plugins.runtime.rerun import feature as rerun
 from nemo_resiliency_plugins.runtime.stragglers import detection
 
 
@@ -32,6 +33,7 @@ class Features:
             self.detection.close(finished=False)
             raise
         self.stragglers = detection.start(configs.straggler, identity, events, strict=strict)
+        self.results = rerun.start(configs.rerun, identity, events, strict=strict)
 
     def loop_begins(self) -> None:
         """Collective."""
@@ -46,11 +48,17 @@ class Features:
 
     def step_ends(self, step: int, *, first: bool) -> None:
         """Collective at times. ``first``: the first step since the start of the loop."""
+        self.results.step_ends()
         self.stragglers.step_ends(step + 1)
         self.detection.step_ends()
         if first:
             self._events.emit("first_step", step=step)
             self.preemption.check()
+
+    def loop_ends(self) -> None:
+        """The last step is done."""
+        self.detection.loop_ends()
+        self.results.loop_ends()
 
     def close(self, *, together: bool, finished: bool) -> None:
         """``together``: all ranks do so now, otherwise this one goes alone."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
+from nemo_resiliency_plugins.config import FaultToleranceConfig
 from nemo_resiliency_plugins.config.rules import is_count
 from nemo_resiliency_plugins.errors import ConfigError
+from nemo_resiliency_plugins.runtime.identity import Identity
 
 if TYPE_CHECKING:
     from nemo_resiliency_plugins.runtime.agreement import Ranks
@@ -38,7 +41,8 @@ class Loop:
         return f"the loop was left in the middle of step {self.in_step}, use stop() instead of break{lost}"
 
     def check(self, start: int, stop: int, *, attached: bool) -> None:
-        """Raises ConfigError: the bounds of a loop are no counts, or it begins elsewhere than the attached state."""
+        """A loop begins. Raises ConfigError: its bounds are no counts, or it begins not where the state is."""
+        self.done = False
         if not (is_count(start) and is_count(stop)):
             raise ConfigError("session.steps", (start, stop), "must be whole numbers, 0 or more", "Give two ints.")
         if attached and start != self.completed:
@@ -55,6 +59,22 @@ class Loop:
         asked, self.save_asked, self.in_step = self.save_asked, False, None
         self.completed = step + 1
         return asked or bool(self.every and self.completed % self.every == 0)
+
+
+def without_attach(identity: Identity, config: FaultToleranceConfig) -> Iterator[str]:
+    """What a loop goes without because nothing was attached."""
+    if identity.attempt.is_repeated:
+        yield "the job was started before, and nothing is resumed: attach() was not called"
+    if config.calc_ft_timeouts:
+        yield "timeouts are not learned: attach() was not called, so the ranks cannot agree on them"
+
+
+def one_number(loss: Any) -> Any:
+    """``loss`` without its graph. Raises ConfigError: it is not one number."""
+    detached = loss.detach() if hasattr(loss, "detach") else loss
+    if getattr(detached, "numel", lambda: 1)() != 1 or isinstance(detached, str):
+        raise ConfigError("session.observe", type(loss).__name__, "must be one number", "Give loss.mean(), say.")
+    return detached
 
 
 def is_success(error: BaseException) -> bool:

@@ -42,3 +42,26 @@ def _numpy_state() -> str | None:
         return None
     kind, keys, *rest = numpy.random.get_state(legacy=True)
     return json.dumps([kind, keys.tolist(), *rest])
+
+
+class Generators:
+    """The state of the generators that a step draws from, kept in memory; cheap enough for each step."""
+
+    def __init__(self) -> None:
+        import torch
+
+        numpy = sys.modules.get("numpy")
+        self._python = random.getstate()
+        self._numpy = None if numpy is None else numpy.random.get_state()
+        self._torch = torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+
+    def put_back(self) -> None:
+        import torch
+
+        random.setstate(self._python)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+        torch.set_rng_state(self._torch)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state(self._cuda)

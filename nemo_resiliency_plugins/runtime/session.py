@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from nemo_resiliency_plugins.contract import CHECKPOINTING, Reason
 from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.runtime import watch
 from nemo_resiliency_plugins.runtime.batch import BatchNotes
+from nemo_resiliency_plugins.runtime.blocks import Blocks
 from nemo_resiliency_plugins.runtime.checkpoint.manager import Checkpointer
 from nemo_resiliency_plugins.runtime.checkpoint.reporting import GLOBAL, Reporter
 from nemo_resiliency_plugins.runtime.effective import Given, is_strict, resolve_all
-from nemo_resiliency_plugins.runtime.ending import Ending
+from nemo_resiliency_plugins.runtime.ending import Ending, Leaving
 from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure
 from nemo_resiliency_plugins.runtime.features import Features
 from nemo_resiliency_plugins.runtime.identity import Identity
 from nemo_resiliency_plugins.runtime.inprocess import life
 from nemo_resiliency_plugins.runtime.log import line, logger
-from nemo_resiliency_plugins.runtime.loop import Loop, is_success
+from nemo_resiliency_plugins.runtime.loop import Loop, is_success, one_number, without_attach
 
 if TYPE_CHECKING:
     import torch
@@ -47,10 +47,8 @@ def session(config: Given | Sequence[Given] | None = None, *, strict: bool | Non
     return Session(config, strict=strict)
 
 
-class Session:
+class Session(Blocks):
     """See :func:`session`. What is said to be collective must be called by all ranks in the same order."""
-
-    _features: Features
 
     def __init__(self, config: Given | Sequence[Given] | None, *, strict: bool | None) -> None:
         self._configs = resolve_all(config, os.environ)
@@ -88,9 +86,11 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        failed = error is not None and not is_success(error)
+        failed = error is not None and not is_success(error) and not isinstance(error, Leaving)
         try:
-            if error is not None and failed:
+            if isinstance(error, Leaving):
+                pass  # all has been done
+            elif error is not None and failed:
                 emit_failure(self._events, "session_failed", error)
             elif self._features.preemption.told and self._loop.in_step is None:
                 self._stop_together()
@@ -141,18 +141,19 @@ class Session:
         self._loop.every = every
         self._shared_ranks = make_ranks(self._identity, process_group)
         wanted = Wanted(state, root, every, keep, (save, load, latest))
+        self._models = wanted.of_type(torch.nn.Module)
+        optimizers, left = wanted.of_type(torch.optim.Optimizer), root or self._identity.directory
+        self._features.results.attached(wanted.of_type(object), self._shared_ranks, left)
         reporter = Reporter(self._identity.rank, self._events, self._durable)
         self._checkpointer = make_checkpointer(
-            self._shared_ranks, wanted, self._configs.checkpoint, reporter, self._identity.node
+            self._shared_ranks, wanted, self._configs.checkpoint, reporter, self._identity.node, self._features.results
         )
-        self._models = wanted.of_type(torch.nn.Module)
-        self._features.detection.start_learning(root or self._identity.directory, self._shared_ranks.maximum)
+        self._features.detection.start_learning(left, self._shared_ranks.maximum)
         began = time.monotonic()
         resumed = self._checkpointer.resume()
         tier = self._checkpointer.tier
         self._events.emit("resumed", step=resumed, tier=tier, seconds=time.monotonic() - began)
         self._features.preemption.attached()
-        optimizers = wanted.of_type(torch.optim.Optimizer)
         self._features.stragglers.attached(self._models, optimizers, self._shared_ranks)
         return self._loop.resume(resumed, saved=tier == GLOBAL)
 
@@ -163,7 +164,6 @@ class Session:
         step, and a generator that something still holds keeps its section open.
         """
         self._check_steps(start, stop)
-        self._loop.done = False
         self._features.loop_begins()
         try:
             for step in range(start, stop):
@@ -176,7 +176,7 @@ class Session:
                 self._step_ends(step, first=step == start)
                 if self._loop.stop_asked:
                     break
-            self._features.detection.loop_ends()
+            self._features.loop_ends()
             self._save_last()
             self._loop.done = True
         finally:
@@ -197,25 +197,29 @@ class Session:
         elif self._shared_ranks is not None and self._loop.unsaved:
             self._save(self._shared_ranks, self._loop.completed)
 
-    def section(self, name: str) -> AbstractContextManager[None]:
-        """A block with a limit of its own: ``setup``, ``step``, ``checkpointing``, or a name with a timeout.
-
-        For an evaluation inside the loop, say. Where ``name`` has no timeout, the limit out of sections holds.
-        """
-        if not isinstance(name, str) or not name:
-            raise ConfigError("session.section", name, "must be a name", 'For example section("evaluation").')
-        return self._features.detection.section(name)
-
-    def pause(self) -> AbstractContextManager[None]:
-        """A block in which no hang is assumed, however long it takes; a crash is seen all the same."""
-        return self._features.detection.paused()
-
     def observe(self, loss: Any) -> None:
         """Tell the session the loss of the running step: one number or a tensor with one. Never synchronises a GPU."""
-        detached = loss.detach() if hasattr(loss, "detach") else loss
-        if getattr(detached, "numel", lambda: 1)() != 1 or isinstance(detached, str):
-            raise ConfigError("session.observe", type(loss).__name__, "must be one number", "Give loss.mean(), say.")
-        self._loss = detached
+        self._loss = one_number(loss)
+
+    def checked(self, forward_backward: Callable[..., Any], *micro_batches: Any) -> Any:
+        """Collective. The running step's forward and backward passes; returns the loss, detached, of the whole step.
+
+        Where results are validated, all ranks agree here that no loss and no gradient is suspect, before an optimizer
+        uses them; else the passes run again, from the same gradients, buffers and random numbers.
+
+        Args:
+            forward_backward: does the passes of one micro-batch and returns its loss, or a list of losses, empty on
+                a rank without one. It must not step an optimizer nor fetch data: its arguments must be all it needs.
+            micro_batches: the function is called once with each of them; without any, once without arguments.
+
+        Raises:
+            ConfigError: the function gives no loss, or a lambda was given.
+            SystemExit: on all ranks, where the result is suspect again: 16 to run elsewhere, 17 to end.
+        """
+        loss = self._features.results.run(self._loop.in_step, forward_backward, micro_batches, self._leave)
+        if loss is not None:
+            self.observe(loss)
+        return loss
 
     def should_stop(self) -> bool:
         """Whether all ranks are to stop; for the user's own inner loops (evaluation).
@@ -234,8 +238,6 @@ class Session:
         """
         from nemo_resiliency_plugins.runtime.settle import settle
 
-        if not self._models:
-            raise ConfigError("session.settle", "no module", "needs attached modules", "Call attach(state=...) first.")
         settle(self._models, forward_backward)
 
     def finish(self) -> None:
@@ -251,15 +253,19 @@ class Session:
         stragglers.training_ends(self._loop.completed)
         self._ending.preempt(save, ranks, self._events, self._features.preemption.since_notice_s())
 
+    def _leave(self, reason: Reason, of: tuple[int, str]) -> NoReturn:
+        with self._features.detection.section(CHECKPOINTING):
+            self._checkpointer.save_aside(self._loop.completed)
+            drain, ranks = self._checkpointer.drain, self._shared_ranks
+            raise self._ending.leave_results(drain, ranks, self._events, reason, of)
+
     def _check_steps(self, start: int, stop: int) -> None:
         if not self._entered:
             raise ConfigError("session.steps", "called", "belongs into the session's with block", "Enter it first.")
         attached = self._shared_ranks is not None
         self._loop.check(start, stop, attached=attached)
-        if not attached and self._identity.attempt.is_repeated:
-            self._say("the job was started before, and nothing is resumed: attach() was not called")
-        if not attached and self._configs.fault_tolerance.calc_ft_timeouts:
-            self._say("timeouts are not learned: attach() was not called, so the ranks cannot agree on them")
+        for text in () if attached else without_attach(self._identity, self._configs.fault_tolerance):
+            self._say(text)
 
     def _save(self, ranks: Ranks, step: int) -> None:
         with self._features.detection.section(CHECKPOINTING):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.runtime import rng
 
 if TYPE_CHECKING:
@@ -22,9 +23,14 @@ def settle(models: Sequence[torch.nn.Module], forward_backward: Callable[[], obj
     """Run ``forward_backward`` twice and undo what it changed: gradients, buffers and random numbers.
 
     It must do the forward and backward pass of one step on a fixed batch, and must not step the optimizer.
+
+    Raises:
+        ConfigError: nothing was attached.
     """
     import torch
 
+    if not models:
+        raise ConfigError("session.settle", "no module", "needs attached modules", "Call attach(state=...) first.")
     before = rng.capture()
     buffers = [
         (part, name, buffer, buffer.detach().clone())

@@ -16,6 +16,8 @@ from nemo_resiliency_plugins import (
     NVRxStragglerDetectionConfig,
     PreemptionConfig,
     PreemptionPlugin,
+    RerunStateMachineConfig,
+    RerunStateMachinePlugin,
     StragglerPlugin,
     runtime,
 )
@@ -36,12 +38,15 @@ PUBLIC = [
     "NotWorkingError",
     "PreemptionConfig",
     "PreemptionPlugin",
+    "RerunStateMachineConfig",
+    "RerunStateMachinePlugin",
     "ResiliencyError",
     "StragglerPlugin",
     "UnsupportedError",
 ]
 SESSION = {
     "attach",
+    "checked",
     "finish",
     "observe",
     "pause",
@@ -64,6 +69,7 @@ STRAGGLERS = {
     "enable_logging": True,
     "profiling_interval": 1,
 }
+RERUN = {"check_for_nan_in_loss": True, "check_for_spiky_loss": False, "spiky_loss_factor": 10.0}
 FEATURE_DOCUMENT = {
     FaultTolerancePlugin: {
         "enable_ft_package": True,
@@ -80,6 +86,8 @@ FEATURE_DOCUMENT = {
     },
     StragglerPlugin: {"enabled": True, **STRAGGLERS},
     NVRxStragglerDetectionConfig: {"enabled": False, **STRAGGLERS},
+    RerunStateMachinePlugin: {"rerun_mode": "validate_results", **RERUN},
+    RerunStateMachineConfig: {"rerun_mode": "disabled", **RERUN},
     FaultToleranceConfig: {
         "enable_ft_package": False,
         "calc_ft_timeouts": False,

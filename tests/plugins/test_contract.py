@@ -18,6 +18,7 @@ from nemo_resiliency_plugins import (
     FaultTolerancePlugin,
     InProcessRestartPlugin,
     PreemptionPlugin,
+    RerunStateMachinePlugin,
     StragglerPlugin,
     UnsupportedError,
 )
@@ -30,6 +31,7 @@ PLUGINS: dict[str, Callable[[], ResiliencyPlugin]] = {
     "in-process restart": lambda: InProcessRestartPlugin(active_world_size=4, strict=True),
     "checkpoint": lambda: CheckpointPlugin(async_save=True, strict=True),
     "straggler": lambda: StragglerPlugin(stop_if_detected=True, strict=True),
+    "rerun": lambda: RerunStateMachinePlugin(check_for_spiky_loss=True, strict=True),
 }
 PAIRS = list(itertools.combinations(PLUGINS, 2))
 LAUNCHERS = [None, "torchrun", "ft"]
@@ -116,7 +118,7 @@ def test_the_preview_is_what_is_done_and_changes_nothing(
     assert all(f"launcher.{name}" in preview for name in ("variables.NRP_STRICT", "config."))
 
 
-@pytest.mark.parametrize("plugin", [FaultTolerancePlugin, PreemptionPlugin, CheckpointPlugin, StragglerPlugin])
+@pytest.mark.parametrize("plugin", [type(make()) for make in PLUGINS.values()])
 def test_a_field_that_does_nothing_on_one_machine_is_not_silently_accepted(
     task: run.Script, executor: run.LocalExecutor, plugin: type, caplog: pytest.LogCaptureFixture
 ) -> None:

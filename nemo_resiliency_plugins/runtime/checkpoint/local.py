@@ -11,6 +11,7 @@ import io
 import pickle
 import secrets
 from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -67,8 +68,10 @@ class LocalTier:
                 return found[save]
         return None
 
-    def load(self, found: Found, state: TrainingState, ranks: Ranks) -> bool:
-        """Fill ``state``; False, and never again this save, if one of the ranks could not."""
+    def load(
+        self, found: Found, state: TrainingState, ranks: Ranks, problem_of: Callable[[], str | None] = lambda: None
+    ) -> bool:
+        """Fill ``state``; False, and never again this save, if a rank could not, or has a ``problem_of()`` it then."""
         try:
             data = self._fetch(found, ranks)
             saved = ranks.each(lambda: _parse(data))
@@ -78,6 +81,8 @@ class LocalTier:
             for name, tensor in sorted(content.tensors.items()):
                 _fill(_local(tensor), saved["tensors"].get(name), saved["owners"].get(name), ranks)
             ranks.each(lambda: state.scatter(content))
+            if problem := ranks.first_problem(problem_of()):
+                raise CheckpointError(problem)
         except CheckpointError as error:
             self._damaged.add(found.save)
             self._skip(found.save, str(error), ranks)

@@ -8,13 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nemo_resiliency_plugins.config import CheckpointConfig
+from nemo_resiliency_plugins.errors import CheckpointError
 from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.checkpoint.reporting import GLOBAL, LOCAL, Reporter, Save
 from nemo_resiliency_plugins.runtime.checkpoint.saving import make_saver
+from nemo_resiliency_plugins.runtime.log import line, logger
+from nemo_resiliency_plugins.runtime.rerun.feature import NoResults
 
 if TYPE_CHECKING:
     from nemo_resiliency_plugins.runtime.checkpoint.local import LocalTier
     from nemo_resiliency_plugins.runtime.checkpoint.shared import SharedTier
+
+
+RESULTS = "nrp.results"
+"""The entry of result validation; names with a dot are not for users."""
+ASIDE = "suspect"
+"""A directory beside the checkpoints, where nothing looks for one."""
 
 
 class Checkpointer:
@@ -43,6 +52,9 @@ class Checkpointer:
 
     def save_locally(self, step: int) -> None:
         """:meth:`save`, to the local tier."""
+
+    def save_aside(self, step: int) -> None:
+        """Keep the state in the middle of the step after ``step`` steps, to look at; nothing resumes from it."""
 
     def drain(self) -> None:
         """Return when the last save is durable."""
@@ -93,12 +105,14 @@ class DcpCheckpointer(Checkpointer):
         keep: int,
         config: CheckpointConfig,
         node: str = "",
+        results: NoResults | None = None,
     ) -> None:
         from nemo_resiliency_plugins.runtime.checkpoint.shared import SharedTier
         from nemo_resiliency_plugins.runtime.checkpoint.state import TrainingState
 
-        self.state = TrainingState(state)
-        self._ranks = ranks
+        self._results = results or NoResults()
+        self.state = TrainingState(state, own={RESULTS: self._results} if self._results.keeps_state else {})
+        self._root, self._ranks = root, ranks
         self._shared = SharedTier(root, keep=keep, start_over=config.start_over)
         self._local = make_local_tier(config, node, ranks, self._shared)
         self._local_every = config.non_persistent_save_interval
@@ -111,13 +125,13 @@ class DcpCheckpointer(Checkpointer):
             step = self._shared.newest(self._ranks)
             found = self._local and self._local.newest(self._ranks, newer_than=-1 if step is None else step)
             if self._local and found:
-                if self._local.load(found, self.state, self._ranks):
+                if self._local.load(found, self.state, self._ranks, self._results.problem):
                     self.tier = LOCAL
                     return found.save[0]
             elif step is None:
                 self._shared.start_over(self._ranks)
                 return None
-            elif self._shared.load(step, self.state, self._ranks):
+            elif self._shared.load(step, self.state, self._ranks, self._results.problem):
                 self.tier = GLOBAL
                 return step
 
@@ -134,6 +148,15 @@ class DcpCheckpointer(Checkpointer):
         if self._local is not None:
             self._prove()
             self._saver.run(Save(step, LOCAL, None), self.state.gather, partial(self._local.save, step))
+
+    def save_aside(self, step: int) -> None:
+        from nemo_resiliency_plugins.runtime.checkpoint.shared import SharedTier
+
+        try:
+            SharedTier(self._root / ASIDE, keep=1, start_over=True).save(step, self.state.gather(), self._ranks)
+        except CheckpointError as error:
+            if self._ranks.rank == 0:
+                logger().warning(line(0, f"the state of the suspect step was not kept: {error}"))
 
     def drain(self) -> None:
         self._saver.drain()

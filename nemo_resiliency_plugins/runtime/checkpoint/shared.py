@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from nemo_resiliency_plugins.errors import CheckpointError
@@ -48,11 +49,14 @@ class SharedTier:
                 return step
             self._unreadable[step] = problem
 
-    def load(self, step: int, state: TrainingState, ranks: Ranks) -> bool:
-        """Fill ``state``; False, and never again this step, if one of the ranks could not."""
+    def load(
+        self, step: int, state: TrainingState, ranks: Ranks, problem_of: Callable[[], str | None] = lambda: None
+    ) -> bool:
+        """Fill ``state``; False, and never again this step, if a rank could not, or has a ``problem_of()`` it then."""
         problem = None
         try:
             dcp.read(self._store.path(step), state, ranks, saved_by=self._store.manifest(step)["world_size"])
+            problem = problem_of()
         except (CheckpointError, OSError, ValueError) as error:
             problem = str(error)
         agreed = ranks.first_problem(problem)

@@ -48,16 +48,18 @@ class TrainingState:
 
     Parameters and optimizer states are saved under the parameters' names, sharded ones as shards, so that another
     world size can load them. Buffers, the ``state_dict()`` of any other object (a scheduler, a scaler, a data loader)
-    and the random number generators are kept for each rank, since ranks may differ in them.
+    and the random number generators are kept for each rank, since ranks may differ in them. So are the objects in
+    ``own``, ours, which may be missing from a checkpoint: they then get an empty state.
 
     Raises:
         ConfigError: an object that cannot be saved or restored, or an optimizer without its model.
     """
 
-    def __init__(self, objects: Mapping[str, Any]) -> None:
+    def __init__(self, objects: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> None:
         for name, value in objects.items():
             _check(name, value)
         self._objects = dict(objects)
+        self._own = dict(own or {})
         self.models = [value for value in objects.values() if isinstance(value, torch.nn.Module)]
         self._model_of = {
             name: _owner(name, value, self.models)
@@ -79,7 +81,8 @@ class TrainingState:
                 }
                 tensors.update({f"{name}.{key}": host[name][key] for key in shared})
                 host[name] = {key: entry for key, entry in host[name].items() if key not in shared}
-        return Content(tensors, {**host, RNG: rng.capture()})
+        ours = {name: value.state_dict() for name, value in self._own.items()}
+        return Content(tensors, {**host, **ours, RNG: rng.capture()})
 
     def scatter(self, content: Content) -> None:
         """Give the objects what :meth:`gather` took, with the tensors filled by a load.
@@ -90,6 +93,8 @@ class TrainingState:
         try:
             for name, value in self._objects.items():
                 self._restore(name, value, content.tensors, content.host[name])
+            for name, value in self._own.items():
+                value.load_state_dict(content.host.get(name, {}))
             rng.restore(content.host[RNG])
         except (KeyError, ValueError, RuntimeError, TypeError, AttributeError) as error:
             remedy = "Has the model, optimizer or scheduler changed since the save?"

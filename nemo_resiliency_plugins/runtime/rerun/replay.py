@@ -1,0 +1,136 @@
+"""Running the forward and backward passes of a step, and putting back what they have changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from nemo_resiliency_plugins.errors import ConfigError
+from nemo_resiliency_plugins.runtime import rng
+
+if TYPE_CHECKING:
+    import torch
+
+ForwardBackward = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """``losses`` of the micro-batches, detached; ``loss`` is their sum, None where there are none."""
+
+    losses: list[Any]
+
+    @property
+    def loss(self) -> Any:
+        return sum(self.losses[1:], self.losses[0]) if len(self.losses) > 1 else next(iter(self.losses), None)
+
+
+class Passes:
+    """Calls the user's function once for each micro-batch; ``number`` is that of the running one."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def run(self, forward_backward: ForwardBackward, micro_batches: Sequence[Any]) -> Done:
+        """Raises ConfigError where the function does not return losses."""
+        losses: list[Any] = []
+        for self.number in range(len(micro_batches) or 1):
+            arguments = micro_batches[self.number : self.number + 1]
+            losses += _losses(forward_backward(*arguments))
+        return Done(losses)
+
+
+def _losses(returned: Any) -> list[Any]:
+    several = returned if isinstance(returned, (list, tuple)) else [returned]
+    return [_detached(loss) for loss in several]
+
+
+def _detached(loss: Any) -> Any:
+    if hasattr(loss, "detach"):
+        loss = loss.detach()
+        if loss.numel() == 1:
+            return loss.reshape(())
+    elif isinstance(loss, (int, float)):
+        return loss
+    raise _not_a_loss(loss)
+
+
+def _not_a_loss(value: Any) -> ConfigError:
+    rule = "the function must return the loss of its micro-batch, one number, or a list of losses"
+    return ConfigError("session.checked", type(value).__name__, rule, "Return loss after loss.backward().")
+
+
+class Before:
+    """Gradients, buffers and random numbers as they were before a run.
+
+    Buffers are copied only where torch's version counter says that they have changed since the last copy.
+    """
+
+    def __init__(self, models: Sequence[torch.nn.Module]) -> None:
+        self._parts = list({id(part): part for model in models for part in model.modules()}.values())
+        self.parameters = list({id(each): each for model in models for each in model.parameters()}.values())
+        self._buffers: dict[tuple[int, str], _Buffer] = {}
+        self._gradients: list[torch.Tensor | None] = []
+        self._random: rng.Generators | None = None
+
+    def capture(self) -> None:
+        self._random = rng.Generators()
+        gradients = (parameter.grad for parameter in self.parameters)
+        self._gradients = [None if gradient is None else gradient.clone() for gradient in gradients]
+        for number, part in enumerate(self._parts):
+            for name, buffer in part._buffers.items():
+                if buffer is not None:
+                    kept = self._buffers.get((number, name))
+                    if kept is None or not kept.is_current(buffer):
+                        self._buffers[number, name] = _Buffer(buffer)
+
+    def restore(self) -> None:
+        """Put back what :meth:`capture` took, as often as wanted."""
+        if self._random is not None:
+            self._random.put_back()
+        for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
+            parameter.grad = None if gradient is None else gradient.clone()
+        for (number, name), kept in self._buffers.items():
+            setattr(self._parts[number], name, kept.put_back())
+
+
+class _Buffer:
+    """One buffer and a copy of its value."""
+
+    def __init__(self, buffer: torch.Tensor) -> None:
+        self._buffer, self._version, self._value = buffer, buffer._version, buffer.detach().clone()
+
+    def is_current(self, buffer: torch.Tensor) -> bool:
+        return buffer is self._buffer and buffer._version == self._version
+
+    def put_back(self) -> torch.Tensor:
+        """The buffer, with the value that it had; a forward pass may have put another tensor in its place."""
+        import torch
+
+        if self._buffer._version != self._version:
+            with torch.no_grad():
+                self._buffer.copy_(self._value)
+            self._version = self._buffer._version
+        return self._buffer
+
+
+@contextmanager
+def own_gradients(parameters: Sequence[torch.Tensor], passes: Passes) -> Iterator[set[int]]:
+    """The micro-batches in which this rank's own gradients are NaN or Inf, before any reduction.
+
+    Synchronises the device for each parameter. FSDP2 calls no hooks of its parameters, and gives an empty set.
+    """
+    bad: set[int] = set()
+
+    def look(gradient: torch.Tensor) -> None:
+        if not bool(gradient.isfinite().all()):
+            bad.add(passes.number)
+
+    hooks = [each.register_hook(look) for each in parameters if each.requires_grad]
+    try:
+        yield bad
+    finally:
+        for hook in hooks:
+            hook.remove()
