@@ -171,7 +171,8 @@ class Session(Blocks):
                     self._features.detection.loop_ends()
                     self._stop_together()
                     return
-                self._step_begins(step)
+                self._loop.in_step = step
+                self._features.step_begins(step)
                 yield step
                 self._step_ends(step, first=step == start)
                 if self._loop.stop_asked:
@@ -256,8 +257,7 @@ class Session(Blocks):
     def _leave(self, reason: Reason, of: tuple[int, str]) -> NoReturn:
         with self._features.detection.section(CHECKPOINTING):
             self._checkpointer.save_aside(self._loop.completed)
-            drain, ranks = self._checkpointer.drain, self._shared_ranks
-            raise self._ending.leave_results(drain, ranks, self._events, reason, of)
+            raise self._ending.leave_results(self._checkpointer.drain, self._shared_ranks, self._events, reason, of)
 
     def _check_steps(self, start: int, stop: int) -> None:
         if not self._entered:
@@ -288,10 +288,6 @@ class Session(Blocks):
     def _say(self, text: str) -> None:
         if self._identity.rank == 0:
             logger().warning(line(0, text))
-
-    def _step_begins(self, step: int) -> None:
-        self._loop.in_step = step
-        self._features.step_begins(step)
 
     def _step_ends(self, step: int, *, first: bool) -> None:
         self._features.step_ends(step, first=first)

@@ -36,7 +36,7 @@ PLUGINS: dict[str, Callable[[], ResiliencyPlugin]] = {
 PAIRS = list(itertools.combinations(PLUGINS, 2))
 LAUNCHERS = [None, "torchrun", "ft"]
 ALONE = "in-process restart"
-"""Needs ``srun`` to start the ranks."""
+"""Needs ``srun`` to start the ranks, and refuses LocalExecutor."""
 each_plugin = pytest.mark.parametrize("plugin", [make() for make in PLUGINS.values()], ids=list(PLUGINS))
 
 
@@ -118,7 +118,7 @@ def test_the_preview_is_what_is_done_and_changes_nothing(
     assert all(f"launcher.{name}" in preview for name in ("variables.NRP_STRICT", "config."))
 
 
-@pytest.mark.parametrize("plugin", [type(make()) for make in PLUGINS.values()])
+@pytest.mark.parametrize("plugin", [type(make()) for name, make in PLUGINS.items() if name != ALONE])
 def test_a_field_that_does_nothing_on_one_machine_is_not_silently_accepted(
     task: run.Script, executor: run.LocalExecutor, plugin: type, caplog: pytest.LogCaptureFixture
 ) -> None:
