@@ -41,6 +41,7 @@ def lives(job: Submitted) -> list[tuple[int, int | None]]:
     return [(event["iteration"], event["active_rank"]) for event in sorted(began, key=lambda event: event["time"])]
 
 
+@pytest.mark.slow
 def test_an_exception_is_survived_by_all_processes(cluster: Cluster, tmp_path: Path) -> None:
     job = train(cluster, tmp_path / "job", "exception@2:12")
     undisturbed = train(cluster, tmp_path / "undisturbed")

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from nemo_resiliency_plugins.contract import Attempt, Verdict, variable
 from nemo_resiliency_plugins.slurm.inprocess import sbatch_script
 from tests.harness import SCRIPTS, Traces
@@ -36,6 +38,7 @@ def check(cluster: Cluster, root: Path, job_id: str) -> None:
     assert len(rows) == 1
 
 
+@pytest.mark.slow
 def test_a_lost_rank_is_replaced_under_plain_sbatch(cluster: Cluster, tmp_path: Path) -> None:
     command = ["python", str(SCRIPTS / "inprocess_trainer.py"), *ARGUMENTS]
     script = sbatch_script(
@@ -52,6 +55,7 @@ def test_a_lost_rank_is_replaced_under_plain_sbatch(cluster: Cluster, tmp_path: 
     assert cluster.sacct(job_id)[-1]["State"] == "COMPLETED", (tmp_path / "log.txt").read_text()[-4000:]
 
 
+@pytest.mark.slow
 def test_a_lost_rank_is_replaced_under_submitit(cluster: Cluster, tmp_path: Path) -> None:
     fields = json.dumps({"enabled": True, **SPARE})
     done = subprocess.run(
