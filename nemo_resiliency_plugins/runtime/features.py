@@ -62,6 +62,7 @@ class Features:
 
     def close(self, *, together: bool, finished: bool) -> None:
         """``together``: all ranks do so now, otherwise this one goes alone."""
+        self.results.close()
         self.stragglers.close()
         self.preemption.close(together=together)
         self.detection.close(finished=finished)

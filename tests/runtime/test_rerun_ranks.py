@@ -48,6 +48,7 @@ ONCE = {
     "NaN on every rank": Bad(times=1, rank=None),
     "Inf in the loss": Bad(times=1, factor=INF),
     "Inf in gradients": Bad(times=1, factor=INF, in_gradients=True),
+    "Inf in the first gradients": Bad(times=1, factor=INF, in_gradients=True, micro_batch=0),
     "a spike": Bad(times=1, factor=1e4, step=6),
 }
 
@@ -61,11 +62,10 @@ def test_a_fault_that_does_not_come_again_leaves_no_trace_in_the_weights(
     [case] = cases(group)
     assert (case["outcome"], case["step"], case["alike"]) == ("transient", bad.step, False)
     assert case["counts"] == {"transient": 1}
-    if not bad.in_gradients:  # those are on all ranks before anybody looks
-        rank = bad.rank or 0
-        assert (case["suspect_rank"], case["node"], case["device"]) == (rank, f"node{rank}", "cpu")
-        assert case["micro_batch"] == bad.micro_batch
-        assert f"on rank {rank}, micro-batch {bad.micro_batch} (node{rank}, cpu)" in group.log
+    rank = bad.rank or 0
+    assert (case["suspect_rank"], case["node"], case["device"]) == (rank, f"node{rank}", "cpu")
+    assert case["micro_batch"] == bad.micro_batch
+    assert f"on rank {rank}, micro-batch {bad.micro_batch} (node{rank}, cpu)" in group.log
     assert all(math.isfinite(float(note.text)) for note in group.notes(2) if note.what == "loss")
 
 

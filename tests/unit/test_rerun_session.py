@@ -228,3 +228,11 @@ def test_weights_with_nan_in_the_local_tier_are_skipped_for_the_global_one(tmp_p
     with runtime.session([config(), local]) as session:
         assert session.attach({"model": model}, tmp_path / "checkpoints", every=3) == 3
     assert torch.isfinite(model.weight).all()
+
+
+def test_the_hook_on_the_model_is_gone_with_the_session(tmp_path: Path) -> None:
+    model = nn.Linear(1, 1)
+    with runtime.session(config()) as session:
+        session.attach({"model": model}, tmp_path)
+        assert model.bias._backward_hooks
+    assert not model.bias._backward_hooks

@@ -52,6 +52,9 @@ class NoResults:
     def loop_ends(self) -> None:
         """The loop has come to its end."""
 
+    def close(self) -> None:
+        """Look no more; no collective."""
+
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -125,6 +128,10 @@ class Results(NoResults):
     def loop_ends(self) -> None:
         if self._determinism is not None:
             self._determinism.loop_ends()
+
+    def close(self) -> None:
+        if self._validation is not None:
+            self._validation.close()
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self._validation is None else self._validation.state_dict()

@@ -20,7 +20,7 @@ class Looking:
         self._host: torch.Tensor | None = None
 
     def look(self, losses: Sequence[Any]) -> Seen:
-        gradients = [_local(each.grad) for each in self._parameters if each.grad is not None]
+        gradients = [local_part(each.grad) for each in self._parameters if each.grad is not None]
         sums = [_sum(gradients)] if gradients else []
         values = self._on_host([*losses, *sums])
         count = 0
@@ -44,7 +44,7 @@ class Looking:
         return [float(value) for value in self._host.tolist()]
 
 
-def _local(gradient: Any) -> Any:
+def local_part(gradient: Any) -> Any:
     """This rank's part of a sharded gradient, and the values of a sparse one."""
     part = gradient.to_local() if hasattr(gradient, "to_local") else gradient
     return part._values() if part.is_sparse else part

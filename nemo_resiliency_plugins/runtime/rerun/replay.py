@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.runtime import rng
+from nemo_resiliency_plugins.runtime.rerun.looking import local_part
 
 if TYPE_CHECKING:
     import torch
@@ -31,14 +32,17 @@ class Passes:
     """Calls the user's function once for each micro-batch; ``number`` is that of the running one."""
 
     def __init__(self) -> None:
-        self.number = 0
+        self.number: int | None = None
 
     def run(self, forward_backward: ForwardBackward, micro_batches: Sequence[Any]) -> Done:
         """Raises ConfigError where the function does not return losses."""
         losses: list[Any] = []
-        for self.number in range(len(micro_batches) or 1):
-            arguments = micro_batches[self.number : self.number + 1]
-            losses += _losses(forward_backward(*arguments))
+        try:
+            for number in range(len(micro_batches) or 1):
+                self.number = number
+                losses += _losses(forward_backward(*micro_batches[number : number + 1]))
+        finally:
+            self.number = None
         return Done(losses)
 
 
@@ -116,6 +120,41 @@ class _Buffer:
         return self._buffer
 
 
+class Trace:
+    """Where bad gradients come from, as far as one small parameter of each model tells.
+
+    They spread to the layers before, so it is an early one. Its gradient is looked at before DDP reduces it, for the
+    price of one small kernel in each micro-batch. FSDP2 calls no hooks of its parameters.
+    """
+
+    def __init__(self, models: Sequence[torch.nn.Module], passes: Passes) -> None:
+        self._passes = passes
+        self._sums: list[tuple[int, torch.Tensor]] = []
+        self._hooks = [each.register_hook(self._note) for each in map(_early_and_small, models) if each is not None]
+
+    def begin(self) -> None:
+        """Forget the run before."""
+        self._sums.clear()
+
+    def sources(self) -> list[int]:
+        """The micro-batches in which this rank's own gradients were bad; waits for the device."""
+        return sorted({number for number, total in self._sums if not bool(total.isfinite())})
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _note(self, gradient: torch.Tensor) -> None:
+        if self._passes.number is not None:
+            self._sums.append((self._passes.number, local_part(gradient.detach()).float().sum()))
+
+
+def _early_and_small(model: torch.nn.Module) -> torch.nn.Parameter | None:
+    """The first vector among the parameters, or the first parameter."""
+    trained = [each for each in model.parameters() if each.requires_grad]
+    return next((each for each in trained if each.ndim == 1), trained[0] if trained else None)
+
+
 @contextmanager
 def own_gradients(parameters: Sequence[torch.Tensor], passes: Passes) -> Iterator[set[int]]:
     """The micro-batches in which this rank's own gradients are NaN or Inf, before any reduction.
@@ -125,7 +164,7 @@ def own_gradients(parameters: Sequence[torch.Tensor], passes: Passes) -> Iterato
     bad: set[int] = set()
 
     def look(gradient: torch.Tensor) -> None:
-        if not bool(gradient.isfinite().all()):
+        if passes.number is not None and not bool(local_part(gradient).isfinite().all()):
             bad.add(passes.number)
 
     hooks = [each.register_hook(look) for each in parameters if each.requires_grad]

@@ -38,7 +38,7 @@ class Seen:
     Attributes:
         losses: by micro-batch.
         gradients: how many elements of its gradients are NaN or Inf, after all reductions.
-        sources: the micro-batches whose own gradients were so before any reduction; known of repetitions only.
+        sources: the micro-batches whose own gradients were so before any reduction, as far as that is known.
     """
 
     losses: Sequence[float]

@@ -15,7 +15,7 @@ from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.rerun import telling
 from nemo_resiliency_plugins.runtime.rerun.looking import Looking
 from nemo_resiliency_plugins.runtime.rerun.machine import Evidence, Outcome, judge
-from nemo_resiliency_plugins.runtime.rerun.replay import Before, Done, ForwardBackward, Passes, own_gradients
+from nemo_resiliency_plugins.runtime.rerun.replay import Before, Done, ForwardBackward, Passes, Trace, own_gradients
 from nemo_resiliency_plugins.runtime.rerun.results import Checks, Finding, Kind, Run, Seen, equal, find, magnitude
 from nemo_resiliency_plugins.runtime.rerun.suspects import Suspect, SuspectFile
 from nemo_resiliency_plugins.runtime.rerun.window import LossWindow
@@ -46,6 +46,7 @@ class Validation:
         self._problem_of_state = problem_of_state
         self._config, self._ranks, self._events = config, ranks, events
         self._before, self._passes = Before(models), Passes()
+        self._trace = Trace(models if config.check_for_nan_in_gradients else (), self._passes)
         self._looking = Looking(self._before.parameters, gradients=config.check_for_nan_in_gradients)
         self._window = LossWindow(
             size=config.spike_window, warmup=config.spike_warmup_steps, factor=config.spiky_loss_factor
@@ -59,6 +60,7 @@ class Validation:
     def run(self, step: int, forward_backward: ForwardBackward, micro_batches: Sequence[Any], leave: Leave) -> Any:
         """The loss of the step, which all ranks have agreed to go on with."""
         self._before.capture()
+        self._trace.begin()
         done = self._passes.run(forward_backward, micro_batches)
         seen = self._looking.look(done.losses)
         checks = self._checks(step)
@@ -66,7 +68,8 @@ class Validation:
         if not bad and (self._suspect is None or self._suspect.step > step):
             self._window.add(step, largest)
             return done.loss
-        investigation = Investigation(self, step, checks, self._gather(seen), done)
+        run = self._gather(Seen(seen.losses, seen.gradients, self._trace.sources()))
+        investigation = Investigation(self, step, checks, run, done)
         if bad:
             investigation.repeat(forward_backward, micro_batches)
         self._conclude(investigation, leave)
@@ -79,6 +82,10 @@ class Validation:
             done = self._passes.run(forward_backward, micro_batches)
         seen = self._looking.look(done.losses)
         return self._gather(Seen(seen.losses, seen.gradients, sorted(sources))), done
+
+    def close(self) -> None:
+        """Look at no gradients any more; no collective."""
+        self._trace.close()
 
     def state_dict(self) -> dict[str, Any]:
         return {"window": self._window.state_dict(), "counts": dict(self._counts)}
