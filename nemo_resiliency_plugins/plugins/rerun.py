@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import nemo_run as run
 from nemo_run.core.execution.base import Executor
 
 from nemo_resiliency_plugins.config import RerunStateMachineConfig
 from nemo_resiliency_plugins.config.rerun import NOTHING, VALIDATE
-from nemo_resiliency_plugins.config.rules import A_COUNT, A_SWITCH, Rule, changed_fields, field_names, one_of, validate
-from nemo_resiliency_plugins.errors import UnsupportedError
-from nemo_resiliency_plugins.plugins import on_slurm
-from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
-from nemo_resiliency_plugins.plugins.edits import Edit, Note, script_arguments
-from nemo_resiliency_plugins.plugins.given_arguments import given_fields
-from nemo_resiliency_plugins.plugins.script_args import (
-    MEGATRON_BRIDGE,
-    RerunStateMachinePluginScriptArgs,
-    argument_edits,
-    require_module_level,
-)
-from nemo_resiliency_plugins.plugins.straggler import MAX_NODE_EXCLUSIONS
-from nemo_resiliency_plugins.plugins.telling import by_variables, without_effect
+from nemo_resiliency_plugins.plugins.edits import Edit, Note
+from nemo_resiliency_plugins.plugins.script_args import RerunStateMachinePluginScriptArgs
+from nemo_resiliency_plugins.plugins.session_plugin import EXCLUSIONS, MAX_NODE_EXCLUSIONS, SessionPlugin
 
-NAME = "RerunStateMachinePlugin"
-SECTION = RerunStateMachineConfig.PLUGIN
-SLURM_ONLY = ("max_node_exclusions", "trains")
 NOWHERE_ELSE = "a suspect result that comes again ends the run with code 16: LocalExecutor has no other node"
 
 
 @dataclasses.dataclass(kw_only=True)
-class RerunStateMachinePlugin(ResiliencyPlugin):
+class RerunStateMachinePlugin(SessionPlugin):
     """Run a step with a suspect result again; what is suspect once more is tried on another node (Slurm).
 
     The first four parameters are those of Megatron-Bridge's ``RerunStateMachineConfig``, with its defaults except for
@@ -53,10 +38,7 @@ class RerunStateMachinePlugin(ResiliencyPlugin):
             ``"everything"``.
         determinism_interval: of so many steps one runs twice, under ``"report_determinism_stats"``.
         max_node_exclusions: nodes that a job leaves; after that it runs again where it is (Slurm).
-        overrides: ``"megatron_bridge"`` adds hydra-style overrides to the script's arguments.
-        script_args_converter_fn: makes script arguments from a :class:`RerunStateMachinePluginScriptArgs`.
-        trains: which task of a task group trains; the others start without the node script (Slurm).
-        strict: what cannot work is an error instead of a warning, here and in the job.
+        overrides, script_args_converter_fn, trains, strict: see :class:`SessionPlugin`.
 
     Raises:
         ConfigError: at construction, for a value that breaks its rule.
@@ -73,63 +55,13 @@ class RerunStateMachinePlugin(ResiliencyPlugin):
     accept: str = NOTHING
     determinism_interval: int = 1
     max_node_exclusions: int = MAX_NODE_EXCLUSIONS
-    overrides: str | None = None
-    script_args_converter_fn: Callable[[RerunStateMachinePluginScriptArgs], list[str]] | None = None
-    trains: int = 0
-    strict: bool = False
 
-    def __post_init__(self) -> None:
-        validate(NAME, self, RULES)
-        require_module_level(f"{NAME}.script_args_converter_fn", self.script_args_converter_fn)
+    CONFIG = RerunStateMachineConfig
+    SCRIPT_ARGS = RerunStateMachinePluginScriptArgs
+    SECTION = "rerun_state_machine"
+    ALWAYS_TOLD = ("rerun_mode",)
+    POLICY_FIELDS = EXCLUSIONS
 
-    def job_config(self) -> RerunStateMachineConfig:
-        """What the session in the job is told."""
-        names = field_names(RerunStateMachineConfig)
-        return RerunStateMachineConfig(**{name: getattr(self, name) for name in names})
-
-    def told_to_the_job(self) -> dict[str, Any]:
-        """The fields of :meth:`job_config` that the job gets; the others stay open for the script's own config."""
-        return {"rerun_mode": self.rerun_mode, **changed_fields(self.job_config())}
-
-    def plan(self, task: run.Partial | run.Script, executor: Executor) -> tuple[Edit, ...]:
-        arguments = tuple(argument_edits(NAME, task, self._script_arguments(task)))
-        if isinstance(executor, run.SlurmExecutor):
-            claims = self._claims()
-            planned = on_slurm.plan(NAME, task, executor, claims=claims, trains=self.trains, strict=self.strict)
-            return (*arguments, *planned)
-        if isinstance(executor, run.LocalExecutor):
-            return (*arguments, *self._on_local())
-        rule = "is not supported; run.SlurmExecutor and run.LocalExecutor are"
-        remedy = "On other systems give session() a RerunStateMachineConfig in the script."
-        raise UnsupportedError("executor", type(executor).__name__, rule, remedy)
-
-    def _claims(self) -> dict[str, Any]:
-        """Fields and entries of the node launcher."""
-        bound = self.max_node_exclusions
-        return {
-            f"config.{SECTION}": self.told_to_the_job(),
-            **({"policy.max_exclusions": bound} if bound != MAX_NODE_EXCLUSIONS else {}),
-        }
-
-    def _on_local(self) -> Iterator[Edit]:
-        yield from by_variables(NAME, SECTION, self.told_to_the_job(), strict=self.strict)
-        yield from without_effect(NAME, self, SLURM_ONLY)
-        if self.rerun_mode == VALIDATE:
-            yield Note(NAME, NOWHERE_ELSE)
-
-    def _script_arguments(self, task: run.Partial | run.Script) -> list[str]:
-        fields = {name: getattr(self, name) for name in field_names(RerunStateMachinePluginScriptArgs)}
-        given = given_fields(NAME, SECTION, script_arguments(task), fields)
-        args = RerunStateMachinePluginScriptArgs(**fields)
-        if self.script_args_converter_fn is not None:
-            return list(self.script_args_converter_fn(args))
-        return args.overrides(leave_out=given) if self.overrides == MEGATRON_BRIDGE else []
-
-
-RULES: dict[str, Rule] = {
-    **RerunStateMachineConfig.RULES,
-    "max_node_exclusions": A_COUNT,
-    "overrides": one_of(None, MEGATRON_BRIDGE),
-    "trains": A_COUNT,
-    "strict": A_SWITCH,
-}
+    def notes(self, task: run.Partial | run.Script, executor: Executor) -> Iterator[Edit]:
+        if self.rerun_mode == VALIDATE and isinstance(executor, run.LocalExecutor):
+            yield Note(self.name, NOWHERE_ELSE)

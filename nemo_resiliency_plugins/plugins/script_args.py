@@ -53,13 +53,11 @@ class CheckpointPluginScriptArgs:
     non_persistent_local_ckpt_dir: str | None
     non_persistent_local_ckpt_algo: str
 
-    def overrides(self) -> list[str]:
+    def overrides(self, leave_out: Collection[str] = ()) -> list[str]:
         """As Megatron-Bridge's scripts take them; without a local tier its settings are left out."""
-        values = dataclasses.asdict(self)
         is_local = self.non_persistent_local_ckpt_dir is not None
-        return _hydra(
-            {f"checkpoint.{name}": value for name, value in values.items() if is_local or "local" not in name}
-        )
+        values = {name: value for name, value in dataclasses.asdict(self).items() if is_local or "local" not in name}
+        return _section("checkpoint", values, leave_out)
 
 
 @dataclasses.dataclass
@@ -79,8 +77,7 @@ class StragglerPluginScriptArgs:
 
     def overrides(self, leave_out: Collection[str] = ()) -> list[str]:
         """As Megatron-Bridge's scripts take them, without the fields that the script is given already."""
-        values = dataclasses.asdict(self)
-        return _hydra({f"nvrx_straggler.{name}": value for name, value in values.items() if name not in leave_out})
+        return _section("nvrx_straggler", dataclasses.asdict(self), leave_out)
 
 
 @dataclasses.dataclass
@@ -94,8 +91,11 @@ class RerunStateMachinePluginScriptArgs:
 
     def overrides(self, leave_out: Collection[str] = ()) -> list[str]:
         """As Megatron-Bridge's scripts take them, without the fields that the script is given already."""
-        values = dataclasses.asdict(self)
-        return _hydra({f"rerun_state_machine.{name}": value for name, value in values.items() if name not in leave_out})
+        return _section("rerun_state_machine", dataclasses.asdict(self), leave_out)
+
+
+def _section(section: str, values: Mapping[str, Any], leave_out: Collection[str]) -> list[str]:
+    return _hydra({f"{section}.{name}": value for name, value in values.items() if name not in leave_out})
 
 
 def _hydra(values: Mapping[str, Any]) -> list[str]:

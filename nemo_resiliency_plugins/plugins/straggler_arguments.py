@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from nemo_resiliency_plugins.errors import ConflictError
 from nemo_resiliency_plugins.plugins.given_arguments import assignments, read_as
 
-SECTION = "nvrx_straggler"
 OLDER_KEY, OLDER_FLAG = "straggler.log_straggler", "--log-straggler"
 """Megatron's older detector: a field of Megatron-Bridge's configuration, a flag of Megatron-LM."""
 
