@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nemo_resiliency_plugins import runtime
 from nemo_resiliency_plugins.contract import encode_value, variable
-from tests.slowness import without_sync
+from tests.slowness import syncing
 from tests.training import digest, note, root
 
 NAN, INF = float("nan"), float("inf")
@@ -105,7 +105,7 @@ def train(options: Options) -> None:
         bad = injection.at(step, number)
         inner.factor = bad.factor if bad and bad.in_gradients else None
         draw = torch.Generator().manual_seed(step * 1009 + number * 101 + rank)
-        with without_sync(model, last=number == options.micro_batches - 1):
+        with syncing(model, number == options.micro_batches - 1):
             loss = model(torch.randn(8, 16, generator=draw)).square().mean() / options.micro_batches
             if bad and not bad.in_gradients:
                 loss = loss * bad.factor
