@@ -18,12 +18,11 @@ from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
 from nemo_resiliency_plugins.plugins.edits import AddSrunArguments, Edit, SetEnv, SetField, WaitForTheLast
 from nemo_resiliency_plugins.plugins.launcher import named
 from nemo_resiliency_plugins.plugins.node_launcher import NodeLauncher
+from nemo_resiliency_plugins.slurm.inprocess import VARIABLES
 
 NAME = "InProcessRestartPlugin"
 SURVIVE_A_LOST_RANK = ("--no-kill", "--kill-on-bad-exit=0")
 """NeMo-Run 0.11 starts every step with ``--kill-on-bad-exit=1``; of two, srun (22.05) takes the last."""
-VARIABLES = {"TORCH_CPP_LOG_LEVEL": "error", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0", "NCCL_NVLS_ENABLE": "0"}
-"""What NVRx's documentation asks for; the first is read when torch is loaded."""
 
 
 @dataclasses.dataclass(kw_only=True)
