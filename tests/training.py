@@ -172,40 +172,39 @@ def forward_backward(model: nn.Module, step: int, rank: int) -> None:
 
 def inject(options: Options) -> None:
     """Slow down, fail, silence or end the writes of this process."""
-    is_bad = dist.get_rank() == options.bad_rank
-    inject_globally(options, is_bad)
-    inject_locally(options, is_bad)
+    inject_globally(options)
+    inject_locally(options)
 
 
-def inject_globally(options: Options, is_bad: bool) -> None:
+def inject_globally(options: Options) -> None:
     write = dcp.write
 
     def faulty(path: Path, content: Content, ranks: Ranks) -> list[Path]:
-        step = int(path.name.rpartition("_")[2])
+        step, is_bad = int(path.name.rpartition("_")[2]), ranks.rank == options.bad_rank
         time.sleep(options.write_s)
         if is_bad and step == options.deaf:
             time.sleep(3600)
         if is_bad and step == options.dying:
             raise AssertionError("a bug")
         if is_bad and step in options.failing:
-            block(path / f"__{dist.get_rank()}_0.distcp")
+            block(path / f"__{ranks.rank}_0.distcp")
         return write(path, content, ranks)
 
     dcp.write = faulty
 
 
-def inject_locally(options: Options, is_bad: bool) -> None:
+def inject_locally(options: Options) -> None:
     def slow_write(store: NodeStore, save: SaveId, rank: int, world_size: int, fill: Fill) -> Shard:
         def fill_slowly(file: IO[bytes]) -> None:
             fill(file)
             time.sleep(options.write_s)
 
-        if is_bad and save[0] in options.failing:
+        if rank == options.bad_rank and save[0] in options.failing:
             block(store.path(Shard(*save, rank, world_size, size=0, crc32=0)))
         return write(store, save, rank, world_size, fill_slowly)
 
     def slow_removal(store: NodeStore, *arguments: Any) -> None:
-        time.sleep(options.slow_removal_s if is_bad else 0.0)
+        time.sleep(options.slow_removal_s if dist.get_rank() == options.bad_rank else 0.0)
         remove(store, *arguments)
 
     write, remove = NodeStore.write, NodeStore.keep_only
