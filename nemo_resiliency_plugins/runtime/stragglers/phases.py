@@ -36,10 +36,11 @@ class Phases:
         optimizers: Sequence[torch.optim.Optimizer] = (),
         clock: Callable[[], float] = float,
     ) -> None:
+        from torch import is_grad_enabled
         from torch.autograd.variable import Variable
         from torch.compiler import is_compiling
 
-        self._clock, self._is_compiling = clock, is_compiling
+        self._clock, self._is_compiling, self._leads_back = clock, is_compiling, is_grad_enabled
         self._call_at_the_end: Callable[[Callable[[], None]], None] = Variable._execution_engine.queue_callback
         self._spent = [0.0] * 7
         self._phase, self._since = OTHER, 0.0
@@ -94,11 +95,12 @@ class Phases:
     def _forward_ends(self, model: Any, arguments: Any, output: Any) -> None:
         if self._is_compiling():
             return
-        lead_back = [tensor for tensor in _tensors(output) if tensor.requires_grad]
-        if self._by_outputs:
-            for tensor in lead_back:
-                tensor.register_hook(self._gradient_comes)
-        self._enter(BACKWARD if lead_back else DATA)
+        leads_back = self._leads_back()
+        if self._by_outputs and leads_back:
+            for tensor in _tensors(output):
+                if tensor.requires_grad:
+                    tensor.register_hook(self._gradient_comes)
+        self._enter(BACKWARD if leads_back else DATA)
 
     def _gradient_comes(self, _: torch.Tensor) -> None:
         if not self._is_in_backward and not self._is_compiling():
