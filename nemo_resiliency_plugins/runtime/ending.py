@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from nemo_resiliency_plugins.contract import ENV_NOTICE, ExitCode, Reason
+from nemo_resiliency_plugins.contract import ENV_NODE_RUN, ExitCode, Reason
 from nemo_resiliency_plugins.errors import CheckpointError
 from nemo_resiliency_plugins.runtime.batch import CODES, BatchNotes
 from nemo_resiliency_plugins.runtime.events import EventLog
@@ -87,7 +87,7 @@ class Ending:
         self._end(reason, of=of)
         events.emit("results_stop", step=self._loop.completed, reason=reason.value, suspect_rank=of[0], node=of[1])
         _meet(ranks)  # a launcher ends the other ranks when the first has left
-        return Leaving(ExitCode.OK if ENV_NOTICE in os.environ else int(CODES[reason]))
+        return Leaving(ExitCode.OK if ENV_NODE_RUN in os.environ else int(CODES[reason]))
 
     def _end(self, reason: Reason, of: tuple[int, str] | None = None) -> None:
         self.reason = reason

@@ -123,6 +123,14 @@ def test_a_restart_on_the_same_device_is_said_to_be_that(tmp_path: Path) -> None
     assert "it came again after a restart, but on the same device" in group.log
 
 
+def test_a_device_that_is_bad_with_the_work_of_another_rank_is_the_same_device(tmp_path: Path) -> None:
+    options = Options(bad=[Bad(rank=None, on="node2")])
+    ends(tmp_path, options, GONE)
+    group = ends(tmp_path, dataclasses.replace(options, nodes=-1), FAILED)
+    assert [(case["suspect_rank"], case["node"]) for case in cases(group)] == [(2, "node2"), (3, "node2")]
+    assert "it came again after a restart, but on the same device" in group.log
+
+
 @pytest.mark.parametrize(
     ("accept", "factor"), [pytest.param("everything", NAN, marks=pytest.mark.slow), ("spikes", 1e4)]
 )

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from nemo_resiliency_plugins import runtime
-from nemo_resiliency_plugins.contract import ENV_NOTICE, NOTICE_ANY, Attempt, Reason, Verdict, read_events
+from nemo_resiliency_plugins.contract import ENV_NODE_RUN, Attempt, Reason, Verdict, read_events
 from nemo_resiliency_plugins.errors import ConfigError, NotWorkingError
 from nemo_resiliency_plugins.runtime.rerun.looking import Looking
 from nemo_resiliency_plugins.runtime.rerun.replay import Before, Done
@@ -180,13 +180,13 @@ def test_the_loss_of_one_micro_batch_is_not_copied() -> None:
     assert Done([loss]).loss is loss
 
 
-@pytest.mark.parametrize(("notice", "code"), [(None, 16), (NOTICE_ANY, 0)])
+@pytest.mark.parametrize(("node_run", "code"), [(None, 16), ("1-0-0-node0", 0)])
 def test_the_code_is_for_those_who_read_no_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notice: str | None, code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node_run: str | None, code: int
 ) -> None:
     monkeypatch.setenv("NRP_DIR", str(tmp_path / "nrp"))
-    if notice is not None:
-        monkeypatch.setenv(ENV_NOTICE, notice)
+    if node_run is not None:
+        monkeypatch.setenv(ENV_NODE_RUN, node_run)
     with pytest.raises(SystemExit) as caught:
         one_step(tmp_path / "checkpoints", lambda_free, 1.0, NAN)
     assert caught.value.code == code

@@ -40,8 +40,14 @@ class Suspect:
         node, device = self.places[self.rank]
         return node, device
 
-    def seen_from(self, now: Places) -> Place:
-        """Whether this start has the suspect rank's work on another device."""
+    def seen_from(self, now: Places, bad_rank: int | None = None) -> Place:
+        """Whether this start has the suspect rank's work on another device.
+
+        If it is ``bad_rank`` whose result is bad now, and that is on the suspect device, then that is the same device,
+        whichever work it has: launchers give a node other ranks at each start.
+        """
+        if bad_rank is not None and tuple(now[bad_rank]) == self.place:
+            return Place.SAME
         if self.rank is None or self.rank >= len(now):
             return Place.SAME if _plain(now) == _plain(self.places) else Place.OTHER
         return Place.SAME if tuple(now[self.rank]) == self.place else Place.OTHER

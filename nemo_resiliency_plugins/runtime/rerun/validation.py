@@ -181,5 +181,5 @@ class Investigation:
             first=self._found.kind if self._found else None,
             again=self._again.kind if self._again else None,
             alike=self.last is not self._first and equal(self._first, self.last, tolerance),
-            place=suspect.seen_from(places) if suspect else None,
+            place=suspect.seen_from(places, self.finding.rank if self.finding else None) if suspect else None,
         )
