@@ -1,8 +1,9 @@
 """What a save of a large state costs a training on one GPU: stock DCP, NVRx's own example use, and the session's.
 
 Run on a machine with a GPU: ``python -m tests.device.ckpt_compare --gb 19``. Prints one line of JSON for each way of
-saving (seconds; ``step_ratio``: a step while writing against an undisturbed one), and then kills the process that
-writes: an exit code other than 0 means that this was no error within seconds.
+saving (seconds; ``step_ratio``: a step while writing against an undisturbed one), which it adds to ``build/bench.json``
+(``ckpt.gpu.*``), and then kills the process that writes: an exit code other than 0 means that this was no error within
+seconds.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_op
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from nemo_resiliency_plugins.errors import CheckpointError
+from tests.benchmarks import report
 from tests.device.ckpt_async import Training
 
 WITH_BUFFERS = ("ours_async", "nvrx")
@@ -105,7 +107,7 @@ def ours(training: Training, root: Path) -> Callable[[int], Scheduled]:
 VARIANTS = {"ours_async": ours, "nvrx": nvrx, "dcp_async_save": stock_async, "dcp_save": stock_sync}
 
 
-def measure(variant: str, training: Training, root: Path) -> dict[str, Any]:
+def measure(variant: str, training: Training, root: Path) -> dict[str, float]:
     """Of the last save."""
     once = VARIANTS[variant](training, root)
     alone = statistics.median(training.step() for _ in range(20))
@@ -118,8 +120,8 @@ def measure(variant: str, training: Training, root: Path) -> dict[str, Any]:
             steps.append(training.step())
         wait()
         durable = time.perf_counter() - began
-    ratio = round(statistics.median(steps[:-1]) / alone, 3) if len(steps) > 1 else None
-    return {"variant": variant, "stall_s": round(stall, 3), "durable_s": round(durable, 2), "step_ratio": ratio}
+    ratio = {"step_ratio": round(statistics.median(steps[:-1]) / alone, 3)} if len(steps) > 1 else {}
+    return {"stall_s": round(stall, 3), "durable_s": round(durable, 2), **ratio}
 
 
 def seconds_until_a_dead_writer_is_an_error(training: Training, root: Path) -> float:
@@ -141,25 +143,28 @@ def seconds_until_a_dead_writer_is_an_error(training: Training, root: Path) -> f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gb", type=float, default=2.0, help="size of the whole state")
+    parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
     parser.add_argument("--variants", nargs="*", choices=VARIANTS, default=list(VARIANTS))
     options = parser.parse_args()
     code = 1
     try:
-        code = compare(options.gb, options.variants)
+        code = compare(options.gb, options.variants, options.output)
     finally:
         if sys.exc_info()[0] is not None:
             traceback.print_exc()
         os._exit(code)  # NVRx's processes would keep this one alive
 
 
-def compare(gb: float, variants: list[str]) -> int:
+def compare(gb: float, variants: list[str], output: Path) -> int:
     """The exit code."""
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("cpu:gloo,cuda:nccl", store=dist.HashStore(), rank=0, world_size=1)
     training = Training(gb)
     for variant in variants:
         root = Path(tempfile.mkdtemp(dir="/dev/shm"))
-        print(json.dumps({"gb": gb, **measure(variant, training, root)}), flush=True)
+        times = measure(variant, training, root)
+        print(json.dumps({"gb": gb, "variant": variant, **times}), flush=True)
+        report.save(output, {f"ckpt.gpu.{variant}.{name}": [value] for name, value in times.items()}, {}, {})
         shutil.rmtree(root)
     seconds = seconds_until_a_dead_writer_is_an_error(training, Path(tempfile.mkdtemp(dir="/dev/shm")))
     print(json.dumps({"seconds_until_error": round(seconds, 2)}), flush=True)
