@@ -72,7 +72,8 @@ def main() -> None:
         dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
         session.attach(save=lambda step: None, load=lambda step: None, latest=lambda: None)
         if options.vote == "session":
-            session._preemption.tick = timed(session._preemption.tick, ticks)  # type: ignore[method-assign]
+            preemption = session._features.preemption
+            preemption.tick = timed(preemption.tick, ticks)  # type: ignore[method-assign]
         tick = timed(stock_vote(device), ticks) if options.vote == "stock" else None
         step_s = loop(session, options, tick)
     found = {"ticks": ticks, "step_s": step_s}

@@ -64,7 +64,7 @@ def work(session: runtime.Session, options: argparse.Namespace, done: int) -> No
         with session.section("evaluation"):
             time.sleep(options.evaluate_s)
     if done == options.steps - 3 and options.cut:
-        session._detection._monitor._client._client.rank_monitor_socket.close()  # type: ignore[attr-defined]
+        session._features.detection._monitor._client._client.rank_monitor_socket.close()  # type: ignore[attr-defined]
 
 
 def main() -> None:
