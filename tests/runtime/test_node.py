@@ -186,9 +186,9 @@ def stubborn(nodes: Nodes) -> list[int]:
     return [int(path.name.partition("-")[2]) for path in nodes.root.glob("stubborn-*")]
 
 
-CASES: dict[str, Callable[[Nodes], Any]] = {
-    "late_head": apart(0),
-    "late_other": apart(1),
+Cases = Mapping[str, Callable[[Nodes], Any]]
+LATE: Cases = {"late_head": apart(0), "late_other": apart(1)}
+CASES: Cases = {
     "killed_three_times": killed_three_times,
     "stale": after_a_stale_attempt,
     "side_by_side": side_by_side,
@@ -199,16 +199,25 @@ Results = Mapping[str, "Future[Any]"]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
+    yield from started(CASES, tmp_path_factory.mktemp("nodes"))
+
+
+@pytest.fixture(scope="module")
+def late_results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
+    yield from started(LATE, tmp_path_factory.mktemp("late"))
+
+
+def started(cases: Cases, root: Path) -> Iterator[Results]:
     """All cases side by side, because most of their time is waiting."""
-    root = tmp_path_factory.mktemp("nodes")
-    with ThreadPoolExecutor(len(CASES)) as pool:
-        jobs = {name: Nodes(root / name, f"node{os.getpid()}{name}") for name in CASES}
-        yield {name: pool.submit(case, jobs[name]) for name, case in CASES.items()}
+    with ThreadPoolExecutor(len(cases)) as pool:
+        jobs = {name: Nodes(root / name, f"node{os.getpid()}{name}") for name in cases}
+        yield {name: pool.submit(case, jobs[name]) for name, case in cases.items()}
 
 
-@pytest.mark.parametrize("late", ["late_head", "late_other"])
-def test_nodes_that_start_20_s_apart_meet(results: Results, late: str) -> None:
-    nodes, took_s = results[late].result()
+@pytest.mark.slow
+@pytest.mark.parametrize("late", LATE)
+def test_nodes_that_start_20_s_apart_meet(late_results: Results, late: str) -> None:
+    nodes, took_s = late_results[late].result()
     assert took_s >= SKEW_S
     [one], [other] = nodes.starts(0), nodes.starts(1)
     assert {one["RANK"], other["RANK"]} == {"0", "1"}

@@ -29,12 +29,12 @@ def scores(group: Group, kind: str) -> list[dict[str, float]]:
     ("phase", "sharded"),
     [
         ("data", False),
-        ("forward", False),
+        pytest.param("forward", False, marks=pytest.mark.slow),
         ("backward", False),
-        ("optimizer", False),
+        pytest.param("optimizer", False, marks=pytest.mark.slow),
         ("data", True),
-        ("forward", True),
-        ("backward", True),
+        pytest.param("forward", True, marks=pytest.mark.slow),
+        pytest.param("backward", True, marks=pytest.mark.slow),
     ],
 )
 def test_a_slow_rank_is_named_with_its_phase(phase: str, sharded: bool, tmp_path: Path) -> None:
@@ -62,10 +62,10 @@ def test_nobody_is_named(slowness: Slowness, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "loop",
     [
-        pytest.param({"micro_batches": 2}, id="micro-batches"),
+        pytest.param({"micro_batches": 2}, id="micro-batches", marks=pytest.mark.slow),
         pytest.param({"micro_batches": 2, "sync_all": True}, id="micro-batches that all sync"),
         pytest.param({"micro_batches": 2, "sync_all": True, "attach": "inner"}, id="the inner module attached"),
-        pytest.param({"buffers": True}, id="buffers"),
+        pytest.param({"buffers": True}, id="buffers", marks=pytest.mark.slow),
         pytest.param({"buffers": True, "attach": "inner"}, id="buffers, the inner module attached"),
         pytest.param({"skipped": (0, 1, 6, 7, 8)}, id="skipped steps"),
     ],

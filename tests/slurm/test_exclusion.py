@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import nemo_run as run
+import pytest
 
 from nemo_resiliency_plugins import StragglerPlugin
 from tests.harness import SCRIPTS, wait_for
@@ -39,6 +40,7 @@ def test_it_goes_on_without_the_node_though_failures_are_not_retried(cluster: Cl
     assert job.policy()["excluded"] == "n2"
 
 
+@pytest.mark.slow
 def test_nodes_that_the_user_excludes_stay_excluded(cluster: Cluster, tmp_path: Path) -> None:
     job = stop_on(cluster, tmp_path, "n1", nodes=1, additional_parameters={"exclude": "n[2]"})
     assert job.ended() == ("COMPLETED", "0:0"), job.log
@@ -46,6 +48,7 @@ def test_nodes_that_the_user_excludes_stay_excluded(cluster: Cluster, tmp_path: 
     assert cluster.job(job.job_id)["ExcNodeList"] == "n1,n2"
 
 
+@pytest.mark.slow
 def test_it_waits_for_a_node_that_another_job_has(cluster: Cluster, tmp_path: Path) -> None:
     other = cluster.sbatch("sleep 300", "--nodelist=n3", "--exclusive", "--output=/dev/null")
     cluster.wait_for_state(other, "RUNNING")

@@ -66,6 +66,7 @@ def test_a_hung_and_a_killed_rank_recover_in_the_job(
     assert job.result() == reference(cluster, tmp_path, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_killed_launcher_is_started_again_in_the_allocation(
     cluster: Cluster, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
@@ -163,6 +164,7 @@ def test_what_cannot_start_is_not_tried_again(
     assert len(job.attempts()) <= 1
 
 
+@pytest.mark.slow
 def test_only_the_failing_task_of_an_array_is_started_again(cluster: Cluster, tmp_path: Path) -> None:
     task = script(
         tmp_path,

@@ -45,6 +45,7 @@ def test_an_inline_script_runs_under_the_launcher(cluster: Cluster, tmp_path: Pa
     assert "FT_RANK_MONITOR_IPC_SOCKET" in content["env"]
 
 
+@pytest.mark.slow
 def test_a_partial_runs_under_the_launcher(cluster: Cluster, tmp_path: Path) -> None:
     path, env = showing(tmp_path)
     env["PYTHONPATH"] = str(SCRIPTS.parents[1])
@@ -89,6 +90,7 @@ def test_only_the_trainer_of_a_group_gets_the_launcher(cluster: Cluster, tmp_pat
     assert job.policy()["attempts"] == 0
 
 
+@pytest.mark.slow
 def test_in_a_group_of_several_executors_another_task_may_train(cluster: Cluster, tmp_path: Path) -> None:
     sidecar = run.Script(inline=f"env > {tmp_path}/sidecar.txt; sleep 600")
     path, env = showing(tmp_path)

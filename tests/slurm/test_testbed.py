@@ -61,6 +61,7 @@ def test_tasks_of_an_array_are_jobs_of_their_own(cluster: Cluster) -> None:
     assert [(row["State"], row["ExitCode"]) for row in ends] == [("COMPLETED", "0:0"), ("FAILED", "1:0")]
 
 
+@pytest.mark.slow
 def test_a_higher_partition_preempts_and_the_job_is_requeued(cluster: Cluster) -> None:
     script = f"srun bash -c 'trap \"echo notice; exit\" TERM; echo started; sleep 600 & wait'; {FOREVER}"
     low = cluster.sbatch(script, "--partition=low", "--nodes=3", "--exclusive", "--ntasks=1")
@@ -87,6 +88,7 @@ def test_a_requeue_from_the_exit_trap_brings_the_job_back(cluster: Cluster) -> N
     assert cluster.output(job_id).splitlines()[-1] == "attempt 1"
 
 
+@pytest.mark.slow
 def test_a_lost_node_requeues_its_job_and_can_be_restored(cluster: Cluster) -> None:
     script = f"srun bash -c 'echo $SLURM_JOB_NODELIST; {FOREVER}'"
     job_id = cluster.sbatch(script, "--nodes=2", "--ntasks-per-node=1")
@@ -118,6 +120,7 @@ def test_a_job_without_requeue_ends_when_its_node_is_lost(cluster: Cluster) -> N
     assert cluster.wait_for_end(job_id)[-1]["State"] == "NODE_FAIL"
 
 
+@pytest.mark.slow
 def test_the_time_limit_can_be_moved_close(cluster: Cluster) -> None:
     warned = cluster.sbatch('trap "echo notice" TERM; echo started; sleep 600 & wait; wait', "--signal=B:TERM@5")
     ended = cluster.sbatch(f"echo started; {FOREVER}")
@@ -129,6 +132,7 @@ def test_the_time_limit_can_be_moved_close(cluster: Cluster) -> None:
     assert cluster.wait_for_end(ended)[-1]["State"] == "TIMEOUT"
 
 
+@pytest.mark.slow
 def test_operator_requeue_and_user_cancel(cluster: Cluster) -> None:
     job_id = cluster.sbatch(FOREVER)
     cluster.wait_for_state(job_id, "RUNNING")
@@ -243,6 +247,7 @@ def _testbed(verb: str, cluster: Cluster) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_start_over_the_leftovers_of_another_and_a_stop_that_leaves_nothing() -> None:
     root = Path("/tmp/nrp-slurm-leftovers")
