@@ -64,6 +64,7 @@ def test_a_script_that_saves_and_exits_0_comes_back_each_time(cluster: Cluster, 
     assert not job.running()
 
 
+@pytest.mark.slow
 def test_a_script_that_dies_of_the_signal_comes_back_too(cluster: Cluster, tmp_path: Path) -> None:
     job = start(cluster, tmp_path, DIES, nodes=2)
     cluster.cancel(job.job_id, "--signal=TERM")
@@ -89,6 +90,7 @@ def test_a_cancelled_script_stays_cancelled(cluster: Cluster, tmp_path: Path) ->
     assert not job.running()
 
 
+@pytest.mark.slow
 def test_what_slurm_does_not_bring_back_submits_itself(cluster: Cluster, tmp_path: Path) -> None:
     later = {"begin": "now+5"}
     task = run.Script(inline=IGNORES)

@@ -75,7 +75,7 @@ def test_a_rank_recovers_in_a_container(cluster: Cluster, tmp_path: Path) -> Non
     assert (job.directory / "result.txt").exists()
 
 
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("code", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_only_the_trainer_of_a_group_gets_the_launcher(cluster: Cluster, tmp_path: Path, code: int) -> None:
     sidecar = run.Script(inline=f"env > {tmp_path}/sidecar.txt; sleep 600")
     script = tmp_path / "train.py"
