@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from nemo_resiliency_plugins.config import CheckpointConfig
 from nemo_resiliency_plugins.errors import NotWorkingError
 from nemo_resiliency_plugins.runtime import watching
+from nemo_resiliency_plugins.runtime.checkpoint.reporting import report_half_a_local_tier
 from nemo_resiliency_plugins.runtime.effective import Configs
 from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.faults import FaultInjector
 from nemo_resiliency_plugins.runtime.identity import Identity
-from nemo_resiliency_plugins.runtime.not_working import report
 from nemo_resiliency_plugins.runtime.preemption import handling
 from nemo_resiliency_plugins.runtime.rerun import feature as rerun
 from nemo_resiliency_plugins.runtime.stragglers import detection
@@ -23,17 +22,18 @@ class Features:
     """
 
     def __init__(self, configs: Configs, identity: Identity, events: EventLog, *, strict: bool) -> None:
-        _report_half_a_local_tier(configs.checkpoint, identity, events, strict=strict)
+        report_half_a_local_tier(configs.checkpoint, identity.rank, events, strict=strict)
         self._events = events
         self._faults = FaultInjector(configs.fault_tolerance, identity, events)
+        self.stragglers = detection.start(configs.straggler, identity, events, strict=strict)
+        self.results = rerun.start(configs.rerun, identity, events, strict=strict)
+        # Last, since they hold on to something: a monitor, and the signals of this process.
         self.detection = watching.start(configs.fault_tolerance, identity, events, strict=strict)
         try:
             self.preemption = handling.start(configs.preemption, identity, events, strict=strict)
         except NotWorkingError:
             self.detection.close(finished=False)
             raise
-        self.stragglers = detection.start(configs.straggler, identity, events, strict=strict)
-        self.results = rerun.start(configs.rerun, identity, events, strict=strict)
 
     def loop_begins(self) -> None:
         """Collective."""
@@ -66,11 +66,3 @@ class Features:
         self.stragglers.close()
         self.preemption.close(together=together)
         self.detection.close(finished=finished)
-
-
-def _report_half_a_local_tier(config: CheckpointConfig, identity: Identity, events: EventLog, *, strict: bool) -> None:
-    missing = config.missing_for_local_tier
-    if missing is not None:
-        what, reason = "a local checkpoint tier was asked for, but there is none", f"{missing} is not set"
-        remedy, rank = "Set it, or leave the other one out", identity.rank
-        report(what, reason, remedy, feature="local checkpoints", rank=rank, events=events, strict=strict)

@@ -78,3 +78,9 @@ def test_the_last_step_is_saved_once(tmp_path: Path) -> None:
 def test_a_bad_value_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"attach.keep=0"):
         runtime.Checkpoints({"model": nn.Linear(1, 1)}, tmp_path, keep=0)
+
+
+def test_half_a_local_tier_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    half = runtime.CheckpointConfig(non_persistent_save_interval=3)
+    with runtime.Checkpoints({"model": nn.Linear(1, 1)}, tmp_path, config=half):
+        assert "non_persistent_local_ckpt_dir is not set" in caplog.text

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from nemo_resiliency_plugins import runtime
+from nemo_resiliency_plugins.config import RerunStateMachineConfig
 from nemo_resiliency_plugins.contract import Attempt, Reason, Verdict, read_events
 from nemo_resiliency_plugins.errors import CheckpointError, ConfigError, NotWorkingError
 from nemo_resiliency_plugins.runtime.checkpoint import checksums
@@ -328,6 +330,16 @@ def test_half_a_local_tier_is_a_warning_and_strictly_an_error(caplog: pytest.Log
         assert "non_persistent_save_interval is not set" in caplog.text
     with pytest.raises(NotWorkingError, match="local checkpoint tier"), runtime.session(config, strict=True):
         pytest.fail("the session was opened")
+
+
+def test_a_session_that_is_refused_leaves_the_signals_as_they_were() -> None:
+    checks = dict.fromkeys(("check_for_nan_in_loss", "check_for_nan_in_gradients"), False)
+    nothing = RerunStateMachineConfig(rerun_mode="validate_results", **checks)
+    before = signal.getsignal(signal.SIGTERM)
+    configs = [runtime.PreemptionConfig(exit_signal_handler=True), nothing]
+    with pytest.raises(NotWorkingError, match="all checks are off"), runtime.session(configs, strict=True):
+        pytest.fail("the session was opened")
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def flip(path: Path) -> None:

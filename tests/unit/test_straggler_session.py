@@ -150,3 +150,9 @@ def test_loops_of_one_step_each_are_measured(tmp_path: Path, caplog: pytest.LogC
             for _ in session.steps(step, step + 1):
                 forward_backward(model)
     assert "Host individual performance:\n" in caplog.text
+
+
+def test_no_score_to_calculate_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with runtime.session(config(calc_relative_gpu_perf=False, calc_individual_gpu_perf=False)) as session:
+        session.attach({"model": nn.Linear(2, 2)}, tmp_path)
+    assert "nothing is measured: both kinds of scores are off" in caplog.text

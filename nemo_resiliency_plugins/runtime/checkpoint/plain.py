@@ -10,8 +10,8 @@ from typing import Any
 
 from nemo_resiliency_plugins.config import CheckpointConfig
 from nemo_resiliency_plugins.runtime.batch import BatchNotes
-from nemo_resiliency_plugins.runtime.checkpoint.reporting import GLOBAL, Reporter
-from nemo_resiliency_plugins.runtime.effective import resolve
+from nemo_resiliency_plugins.runtime.checkpoint.reporting import GLOBAL, Reporter, report_half_a_local_tier
+from nemo_resiliency_plugins.runtime.effective import is_strict, resolve
 from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.identity import Identity
 
@@ -62,6 +62,7 @@ class Checkpoints:
         reporter = Reporter(identity.rank, self._events, lambda step, seconds: self._notes.checkpointed(step))
         ranks = make_ranks(identity, process_group)
         effective = resolve(CheckpointConfig, config, os.environ)
+        report_half_a_local_tier(effective, identity.rank, self._events, strict=is_strict(os.environ))
         self._checkpointer = make_checkpointer(ranks, wanted, effective, reporter, identity.node)
 
     def __enter__(self) -> Checkpoints:

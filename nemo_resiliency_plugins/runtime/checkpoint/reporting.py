@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from nemo_resiliency_plugins.config import CheckpointConfig
 from nemo_resiliency_plugins.runtime.log import line, logger
+from nemo_resiliency_plugins.runtime.not_working import report as not_working
 
 if TYPE_CHECKING:
     from nemo_resiliency_plugins.runtime.events import EventLog
@@ -65,3 +67,12 @@ class Reporter:
         if self._rank == 0:
             count = f"{in_a_row} in a row, {tolerated} tolerated"
             logger().warning(line(0, f"{save} failed ({count}): {problem}"))
+
+
+def report_half_a_local_tier(config: CheckpointConfig, rank: int, events: EventLog, *, strict: bool) -> None:
+    """Raises NotWorkingError under ``strict``, where a local tier was configured by half."""
+    missing = config.missing_for_local_tier
+    if missing is not None:
+        what, reason = "a local checkpoint tier was asked for, but there is none", f"{missing} is not set"
+        remedy = "Set it, or leave the other one out"
+        not_working(what, reason, remedy, feature="local checkpoints", rank=rank, events=events, strict=strict)

@@ -75,6 +75,10 @@ class Stragglers(NoStragglers):
         self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], ranks: Ranks
     ) -> None:
         self._measuring = Measuring(self._config, models, optimizers, ranks, self._identity.node)
+        if not (self._config.calc_relative_gpu_perf or self._config.calc_individual_gpu_perf):
+            self._report_nothing(
+                "both kinds of scores are off", "Switch on calc_relative_gpu_perf or the individual one"
+            )
         if not models and self._measuring.no_gpu:
             self._report_nothing(f"no module was attached, and {self._measuring.no_gpu}", "Attach it in state=")
         if self._stops and ranks.decide(self._nowhere_to_go):
