@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from nemo_resiliency_plugins import runtime
 from nemo_resiliency_plugins.compat import gloo
 from nemo_resiliency_plugins.compat.inprocess import names
 from nemo_resiliency_plugins.config import InProcessRestartConfig
+from nemo_resiliency_plugins.contract import write_atomically
+from nemo_resiliency_plugins.runtime.inprocess import server
 from nemo_resiliency_plugins.runtime.inprocess.server import connections
 from nemo_resiliency_plugins.runtime.rendezvous import free_port
 from tests import lives, ranks, training
@@ -118,12 +121,43 @@ def test_a_rank_that_waits_in_gloo_is_freed_by_shutting_its_connections(tmp_path
     ranks.run(tmp_path, 2, wait_in_vain, deadline_s=20.0)
 
 
+def serve(_: Options) -> None:
+    server.start()
+    server.start()
+    write_atomically(training.root() / "port", os.environ["MASTER_PORT"])
+    wait_for(lambda: (training.root() / "end").exists())
+
+
+def connected(port: int) -> Any:
+    make: Any = dist.TCPStore  # type: ignore[attr-defined]
+    return make("127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=2))
+
+
+def test_the_store_outlives_all_clients_as_long_as_its_rank_lives(tmp_path: Path) -> None:
+    with lives.started(tmp_path, 1, Options(), body=serve) as group:
+        wait_for((tmp_path / "port").exists)
+        port = int((tmp_path / "port").read_text())
+        client = connected(port)
+        client.set("key", "value")
+        del client
+        dropped = time.monotonic()
+        wait_for(lambda: time.monotonic() - dropped > 2 * server.IDLE_S)
+        client = connected(port)
+        assert client.get("key") == b"value"
+        (tmp_path / "end").touch()
+        group.succeed()
+        assert client.get("key") == b"value"
+        del client
+        wait_for(lambda: connections(port) == 0)
+    assert "there before" in group.log
+
+
 def test_the_stores_clients_are_counted_by_its_port() -> None:
     port = free_port()
-    server: Any = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    master: Any = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     assert connections(port) == 1
     client: Any = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
     assert connections(port) == 2
     assert gloo.shut_down_store(port) > 0
     wait_for(lambda: connections(port) == 0)
-    del client, server
+    del client, master
