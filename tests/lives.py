@@ -25,7 +25,7 @@ from nemo_resiliency_plugins.config import InProcessRestartConfig
 from nemo_resiliency_plugins.runtime.checkpoint import dcp
 from nemo_resiliency_plugins.runtime.rendezvous import free_port
 from tests import training
-from tests.harness import FOREIGN, JOB_ID
+from tests.harness import FOREIGN, JOB_ID, wait_for
 from tests.ranks import CONTEXT, Group
 
 inprocess.names()  # loads NVRx once, for all ranks
@@ -169,6 +169,18 @@ def kill_in_the_next_save(_: int) -> None:
     dcp.write = cut
 
 
+def hold_the_next_save(_: int) -> None:
+    """Until the file ``release`` is there; ``held`` says that a save waits."""
+    write = dcp.write
+
+    def held(path: Path, content: Any, ranks: Any) -> Any:
+        (training.root() / "held").touch()
+        wait_for(lambda: (training.root() / "release").exists())
+        return write(path, content, ranks)
+
+    dcp.write = held
+
+
 def announce_the_end(_: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -181,6 +193,7 @@ STRIKES: dict[str, Callable[[int], None]] = {
     "locked": hang_with_the_lock,
     "kill": kill,
     "kill_saving": kill_in_the_next_save,
+    "hold": hold_the_next_save,
     "exit": leave,
     "exit17": leave_with_a_code,
     "term": announce_the_end,

@@ -12,6 +12,7 @@ import pytest
 from nemo_resiliency_plugins.contract import Reason
 from nemo_resiliency_plugins.runtime.checkpoint.store import CheckpointStore
 from tests import lives
+from tests.harness import wait_for
 from tests.lives import Fault, Options
 from tests.ranks import Group
 
@@ -33,6 +34,17 @@ def job(world_size: int, *faults: Fault, **options: Any) -> Callable[[Path], tup
     return partial(ended, world_size=world_size, options=Options(faults=faults, **options))
 
 
+def held(root: Path) -> tuple[Group, list[int]]:
+    """The first save after a fault waits; the pointer is looked at meanwhile, and again at the end."""
+    options = Options(faults=HELD, every=2, checkpoint={"async_save": True}, write_s=1.0)
+    with lives.started(root, 2, options) as group:
+        wait_for((root / "held").exists)
+        (root / "seen").write_text(f"{group.store.pointer()} {group.store.committed()}")
+        (root / "release").touch()
+        return group, group.codes(90.0)
+
+
+HELD = (Fault("exception", 1, 5, 0), Fault("hold", 0, 5, 1))
 JOBS = {
     "mixed": job(
         5,
@@ -52,6 +64,7 @@ JOBS = {
     "exit17": job(2, Fault("exit17", 1, 5)),
     "flat": job(2, *in_a_row(*range(1, 11)), every=1, steps=12, megabytes=200),
     "writing": job(2, Fault("exception", 1, 5), every=2, checkpoint={"async_save": True}, write_s=1.0),
+    "held": held,
     "deaf": job(2, Fault("exception", 1, 5), every=2, checkpoint={"async_save": True}, deaf=4),
     "noticed": job(3, Fault("exception", 1, 4, 0), Fault("term", 1, 6, 1), preemption=True, config=SPARE, steps=500),
 }
@@ -198,6 +211,15 @@ def test_a_save_in_flight_is_finished_before_the_next_life(jobs: Any) -> None:
     [life_1] = [event["time"] for event in group.events("life_began", rank=0) if event["iteration"] == 1]
     [saved] = [event["time"] for event in group.events("checkpoint", rank=0) if event["step"] == 4]
     assert saved < life_1
+
+
+def test_the_save_of_an_earlier_life_commits_none_of_a_later_one(jobs: Any) -> None:
+    group, codes = outcome(jobs, "held")
+    assert codes == [0, 0], group.log[-4000:]
+    assert resumed(group, 0) == [0, 4]
+    assert (group.root / "seen").read_text() == "step_000000004 [2, 4]"
+    assert group.durable() == [2, 4, 6, 8, 10]
+    assert [event["step"] for event in group.events("checkpoint_scheduled", rank=0)] == [2, 4, 6, 8, 10]
 
 
 def test_a_writer_that_cannot_be_ended_takes_its_rank_with_it(jobs: Any) -> None:
