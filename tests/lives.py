@@ -75,6 +75,7 @@ class Options:
     preemption: bool = False
     step_s: float = 0.0
     exit_at_end: bool = False
+    backend: str = "gloo"
 
 
 def life() -> int:
@@ -85,11 +86,11 @@ def life() -> int:
 def train(options: Options) -> str:
     """One life; the digest of the final state."""
     with runtime.session(configs(options)) as session:
-        dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+        dist.init_process_group(options.backend, timeout=timedelta(seconds=60))
         rank = dist.get_rank()
         training.note("life", life(), f"{os.getpid()}:{os.environ['MASTER_PORT']}:{resident_mb()}")
         torch.manual_seed(1)
-        model = DistributedDataParallel(training.build(training.Options()))
+        model = DistributedDataParallel(training.build(training.Options()).to(device_of(options)))
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         torch.manual_seed(100 + rank)
         ballast = torch.ones(options.megabytes << 20, dtype=torch.uint8)
@@ -108,6 +109,15 @@ def train(options: Options) -> str:
     if options.exit_at_end:
         sys.exit(0)
     return training.digest(model, optimizer)
+
+
+def device_of(options: Options) -> torch.device:
+    """NCCL: the card of this process, which keeps it when it gets another rank."""
+    if options.backend != "nccl":
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    return device
 
 
 def configs(options: Options) -> list[Any]:

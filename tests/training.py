@@ -167,7 +167,8 @@ def leave(how: str) -> None:
 
 def forward_backward(model: nn.Module, step: int, rank: int) -> None:
     draw = torch.Generator().manual_seed(step * 1009 + rank)
-    model(torch.randn(8, 16, generator=draw)).square().mean().backward()
+    batch = torch.randn(8, 16, generator=draw).to(next(model.parameters()).device)
+    model(batch).square().mean().backward()
 
 
 def inject(options: Options) -> None:
@@ -224,7 +225,7 @@ def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
         states = [value for _, value in sorted(optimizer.state.get(parameter, {}).items()) if torch.is_tensor(value)]
         for value in (parameter, *states):
             local = value.to_local() if isinstance(value, DTensor) else value
-            total.update(local.detach().contiguous().numpy().tobytes())
+            total.update(local.detach().contiguous().cpu().numpy().tobytes())
     return total.hexdigest()[:16]
 
 
