@@ -1,8 +1,8 @@
 """In-process restart under NCCL: an exception, and a rank that hangs while the others wait in a collective.
 
-Run on a machine with GPUs: ``python -m tests.device.inprocess``; one rank for each card, or
-``--backend gloo --ranks 2`` without any. Prints a line of JSON for each fault; an exit code other than 0 means that a fault was not survived in the
-same processes, or that the weights are not those of an undisturbed run.
+Run on a machine with GPUs: ``python -m tests.device.inprocess``; one rank for each card, or ``--backend gloo --ranks
+2`` without any. Prints a line of JSON for each fault; an exit code other than 0 means that a fault was not survived in
+the same processes, or that the weights are not those of an undisturbed run.
 """
 
 from __future__ import annotations

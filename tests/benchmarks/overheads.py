@@ -1,0 +1,126 @@
+"""The script of the overhead benchmark: one loop, bare, in a session with everything on, or with stock parts.
+
+Stock parts are NVRx's sections around each step, a vote by an all-gather in each step, as in Megatron-LM's signal
+handler, and on GPUs NVRx's detector around each step. Run by ``ft_launcher``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from nemo_resiliency_plugins import runtime
+from tests.benchmarks.train import stock_sections
+
+Loop = AbstractContextManager[Iterator[int]]
+FAR = 1 << 30
+"""More steps than there are: the only save is that of the end."""
+
+
+class Work:
+    """A training step of about ``step_s``: real passes and a real optimizer, and a wait for the rest of the time."""
+
+    def __init__(self, step_s: float, device: torch.device) -> None:
+        torch.manual_seed(1)
+        self._step_s, self._device = step_s, device
+        self.model = DistributedDataParallel(nn.Linear(64, 64, device=device))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-6)
+        self._batch = torch.ones(8, 64, device=device)
+
+    def step(self) -> None:
+        end = time.perf_counter() + self._step_s
+        self.model(self._batch).square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        while time.perf_counter() < end:
+            pass
+
+
+@contextlib.contextmanager
+def bare(work: Work, steps: int, root: Path) -> Iterator[Iterator[int]]:
+    yield iter(range(steps))
+
+
+@contextlib.contextmanager
+def ours(work: Work, steps: int, root: Path) -> Iterator[Iterator[int]]:
+    configs = [
+        runtime.FaultToleranceConfig(enable_ft_package=True, calc_ft_timeouts=True),
+        runtime.PreemptionConfig(exit_signal_handler=True),
+        runtime.NVRxStragglerDetectionConfig(enabled=True),
+        runtime.CheckpointConfig(async_save=True),
+    ]
+    with runtime.session(configs) as session:
+        session.attach({"model": work.model, "optimizer": work.optimizer}, root / "checkpoints", every=FAR)
+        yield session.steps(0, steps)
+
+
+@contextlib.contextmanager
+def stock(work: Work, steps: int, root: Path) -> Iterator[Iterator[int]]:
+    section, detect = stock_sections(), stock_detection()
+
+    def loop() -> Iterator[int]:
+        for step in range(steps):
+            with section("step"), detect():
+                yield step
+            stock_vote()
+
+    yield loop()
+
+
+def stock_detection() -> Callable[[], AbstractContextManager[None]]:
+    if not torch.cuda.is_available():
+        return contextlib.nullcontext
+    from nvidia_resiliency_ext.straggler import Detector
+
+    Detector.initialize(report_time_interval=300.0, gather_on_rank0=True)
+    return lambda: Detector.detection_section("step", profile_cuda=True)
+
+
+def stock_vote() -> bool:
+    """All ranks tell all others whether they have a signal, and read it at once."""
+    mine = torch.zeros(1, dtype=torch.int32, device="cuda" if torch.cuda.is_available() else "cpu")
+    said = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(said, mine)
+    return bool(torch.stack(said).any().item())
+
+
+LOOPS: dict[str, Callable[[Work, int, Path], Loop]] = {"bare": bare, "ours": ours, "stock": stock}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--loop", choices=LOOPS, required=True)
+    parser.add_argument("--step-ms", type=float, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    if device.type == "cuda":
+        torch.cuda.set_device(dist.get_rank())
+    took, last = [], time.perf_counter()
+    work = Work(options.step_ms / 1e3, device)
+    with LOOPS[options.loop](work, options.steps, options.root) as steps:
+        for _ in steps:
+            work.step()
+            now = time.perf_counter()
+            took.append(now - last)
+            last = now
+    if dist.get_rank() == 0:
+        (options.root / "took.json").write_text(json.dumps(took[options.steps // 10 :]))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
