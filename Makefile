@@ -11,7 +11,7 @@ TORCH ?= torch==2.13.0
 TORCH_PIP_ARGS ?=
 BIN := .venv/bin
 
-.PHONY: demo test test-all bench lint format clean
+.PHONY: demo test test-all bench soak lint format clean
 
 demo: .venv/installed
 	$(BIN)/nemo-resiliency demo
@@ -30,6 +30,14 @@ bench: .venv/installed
 	$(BIN)/python -m tests.benchmarks.straggler
 	$(BIN)/python -m tests.benchmarks.inprocess
 	$(BIN)/python -m tests.benchmarks.rerun
+	$(BIN)/python -m tests.benchmarks.overhead
+	$(BIN)/python -m tests.benchmarks.submission
+	$(BIN)/python -m tests.benchmarks.goodput_check
+	$(BIN)/python -m tests.benchmarks.goodput
+
+# Faults at random on a real cluster, for half an hour.
+soak: .venv/installed
+	$(BIN)/python -m tests.benchmarks.soak
 
 lint: .venv/installed
 	$(BIN)/ruff check .
