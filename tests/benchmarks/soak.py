@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -65,7 +66,11 @@ class Faults:
         self._rank().suspend()
 
     def kill_a_launcher(self) -> None:
-        launchers = [each for each in self._job.running() if "ft_launcher" in " ".join(each.cmdline())]
+        running = self._job.running()
+        inside = {each.pid for each in running}  # monitors have the launcher's command line
+        launchers = [
+            each for each in running if each.ppid() not in inside and "ft_launcher" in " ".join(each.cmdline())
+        ]
         self._draw.choice(launchers).kill()
 
     def announce_the_end(self) -> None:
@@ -124,10 +129,11 @@ def disturb(cluster: Cluster, job: Submitted, seed: int) -> list[tuple[str, floa
         kind = deck.pop()
         began = time.time()
         kind(faults)
+        console.print(f"{len(done) + 1:3} {kind.__name__}", end=" ")
         took = await_progress(job, began)
         if took is not None:
             done.append((kind.__name__, took))
-            console.print(f"{len(done):3} {kind.__name__}: trains again after {took:.1f} s")
+            console.print(f"trains again after {took:.1f} s")
     return done
 
 
@@ -138,14 +144,16 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.update(clean_env({}))
     steps = int(options.minutes * 60 / STEP_S / 2)
-    console.print(f"seed {options.seed}, {steps} steps")
+    root = Path(tempfile.mkdtemp(prefix="nrp-soak-"))
+    console.print(f"seed {options.seed}, {steps} steps; {root} is kept unless all goes well")
     cluster = Cluster(CLUSTER_ROOT)
     cluster.start()
     try:
-        with tempfile.TemporaryDirectory() as directory:
-            good = soak(cluster, Path(directory), steps, options.seed)
+        good = soak(cluster, root, steps, options.seed)
     finally:
         cluster.stop()
+    if good:
+        shutil.rmtree(root)
     sys.exit(not good)
 
 
