@@ -1,0 +1,105 @@
+"""What can be chosen and overridden on NeMo-Run's command lines."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import nemo_run as run
+import pytest
+from nemo_run.cli.api import MissingRequiredOptionError
+
+from nemo_resiliency_plugins import ConfigError, PreemptionPlugin
+from nemo_resiliency_plugins.recipes import factories
+from nemo_resiliency_plugins.recipes.command_line import Context
+from nemo_resiliency_plugins.recipes.plugin_sets import fast_recovery, fault_drill, preemptible, production, with_fields
+
+FUNCTIONS = "script_args_converter_fn"
+"""No text stands for a function."""
+OTHER = {bool: "false", int: "7", float: "7.5", str: "torch_dist"}
+SPECIAL: dict[str, tuple[str, Any]] = {
+    "rank_section_timeouts": ("{'step': 61.5}", {"step": 61.5}),
+    "signal": ("USR2", "USR2"),
+    "overrides": ("megatron_bridge", "megatron_bridge"),
+    "fault_script": ("kill@1:23,hang@0:42", "kill@1:23,hang@0:42"),
+    "non_persistent_local_ckpt_dir": ("/scratch/a.b", "/scratch/a.b"),
+    "monitor_process_logdir": ("/scratch/a.b", "/scratch/a.b"),
+    "active_world_size": ("none", None),
+    "rank_out_of_section_timeout": ("inf", float("inf")),
+}
+
+
+def parsed(*arguments: str) -> Context:
+    context = Context(name="test")
+    context.parse_args(list(arguments))
+    return context
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["plugins=production"], production()),
+        (["plugins=fast_recovery(/scratch, 5)"], fast_recovery("/scratch", 5)),
+        (["plugins=fault_drill(kill@0:3)"], fault_drill("kill@0:3")),
+        (["plugins=preemptible", "plugins[3].enabled=false"], [*preemptible()[:3], None]),
+        (
+            ["plugins=production", "plugins[1].preempt_time=300"],
+            with_fields(production(), PreemptionPlugin, preempt_time=300),
+        ),
+    ],
+)
+def test_a_plugin_set_is_chosen_and_a_field_of_it_overridden(arguments: list[str], expected: list[Any]) -> None:
+    plugins = parsed(*arguments).plugins
+    for plugin, wanted in zip(plugins, expected, strict=True):
+        assert plugin == wanted if wanted is not None else not plugin.enabled
+
+
+def test_an_executor_is_chosen_and_overridden() -> None:
+    chosen = parsed("executor=slurm", "executor.account=me", "executor.nodes=4", "executor.time=24:00:00").executor
+    assert (chosen.account, chosen.nodes, chosen.time) == ("me", 4, "24:00:00")
+    assert chosen.tunnel.job_dir.endswith("/experiments")
+    over_ssh = ["account=me", "tunnel.host=login", "tunnel.user=me", "tunnel.job_dir=/shared/me"]
+    chosen = parsed("executor=slurm_over_ssh", *(f"executor.{field}" for field in over_ssh)).executor
+    assert chosen.tunnel == run.SSHTunnel(host="login", user="me", job_dir="/shared/me")
+
+
+@pytest.mark.parametrize("plugin", factories.PLUGINS, ids=lambda plugin: plugin.__name__)
+def test_every_field_of_every_plugin_can_be_overridden(plugin: type) -> None:
+    for field in dataclasses.fields(plugin):
+        if not field.init or field.name == FUNCTIONS:
+            continue
+        default = getattr(plugin(), field.name)
+        text, expected = SPECIAL.get(field.name) or (OTHER.get(type(default), "7"),) * 2
+        [config] = run.cli.parse_cli_args([run.Config(plugin)], [f"[0].{field.name}={text}"])
+        read = getattr(config, field.name)
+        assert read == expected or str(read).lower() == expected or read == float(expected), field.name
+        assert not isinstance(read, str) or isinstance(default, str | None), field.name
+
+
+@pytest.mark.parametrize(
+    "argument", ["plugins[0].rank_heartbeat_timeout=60", "executor.nodes=4", "plugins.strict=true"]
+)
+def test_a_field_of_nothing_chosen_is_not_ignored(argument: str) -> None:
+    with pytest.raises(MissingRequiredOptionError, match="has no effect without"):
+        parsed(argument)
+
+
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        ("plugins[0].no_such_field=1", "No parameter named 'no_such_field'"),
+        ("plugins[0].num_in_job_restarts=many", "Invalid integer literal"),
+        ("plugins[0].overrides=1", "must be one of None, 'megatron_bridge'"),
+        ("plugins[9].strict=true", "Invalid index '9'"),
+    ],
+)
+def test_what_cannot_be_set_is_an_error(argument: str, text: str) -> None:
+    with pytest.raises(Exception) as raised:
+        parsed("plugins=production", argument)
+    said = [str(raised.value), str(raised.value.__cause__)]
+    assert text in " ".join(said)
+
+
+def test_a_value_that_breaks_its_rule_is_refused_before_anything_is_submitted() -> None:
+    with pytest.raises(ConfigError, match=r"preempt_time=0: must be"):
+        parsed("plugins=production", "plugins[1].preempt_time=0")
