@@ -2,11 +2,12 @@
 
 # Without "from __future__ import annotations": NeMo-Run 0.11 needs the types themselves.
 
+import re
 import shlex
 from typing import Any
 
 import nemo_run as run
-from nemo_run.cli.api import MissingRequiredOptionError
+from nemo_run.cli.api import InvalidOptionError, MissingRequiredOptionError
 
 from nemo_resiliency_plugins.recipes import factories, own_script
 from nemo_resiliency_plugins.recipes import small_gpt as gpt
@@ -15,19 +16,35 @@ from nemo_resiliency_plugins.recipes.own_script import Recipe
 __all__ = ["COMMANDS", "in_process_restart", "megatron_bridge", "script", "small_gpt"]
 
 NAMESPACE = "resiliency"
+RUN = "run."
 STEPS = 60
 
 
 class Context(run.cli.RunContext):
-    """Refuses what NeMo-Run 0.11 ignores: a field of an executor or of plugins that no argument chooses."""
+    """Refuses what NeMo-Run 0.11 would lose on the way."""
 
-    def parse_args(self, args: list[str], lazy: bool = False) -> Any:
-        """Called by NeMo-Run with what follows ``run.``."""
-        for name in ("executor", "plugins"):
-            fields = [arg for arg in args if arg.startswith((f"{name}.", f"{name}["))]
-            if fields and not any(arg.startswith(f"{name}=") for arg in args):
-                raise MissingRequiredOptionError(f"run.{fields[0]} has no effect without run.{name}=NAME")
-        return super().parse_args(args, lazy)
+    def cli_execute(self, fn: Any, args: list[str], entrypoint_type: Any = "task") -> None:
+        """Called by NeMo-Run with all arguments of a command."""
+        refuse_what_would_be_lost([arg.removeprefix(RUN) for arg in args if arg.startswith(RUN)])
+        super().cli_execute(fn, args, entrypoint_type)
+
+
+def refuse_what_would_be_lost(args: list[str]) -> None:
+    """Look at the arguments that begin with ``run.``, without it.
+
+    Raises:
+        InvalidOptionError: a field of an executor or of plugins that no argument chooses, which NeMo-Run 0.11 would
+            ignore, or a value from which it would remove a part.
+    """
+    for arg in args:
+        key, _, value = arg.partition("=")
+        chooser = re.split(r"[.\[]", key)[0]
+        if key != chooser and not any(other.startswith(f"{chooser}=") for other in args):
+            raise InvalidOptionError(f"run.{arg} has no effect without run.{chooser}=NAME")
+        for part in (RUN, f"{chooser}."):
+            if part in value:
+                reason = f"NeMo-Run removes {part!r} from values on the command line"
+                raise InvalidOptionError(f"run.{arg}: {reason}. Set the field in a factory of your own")
 
 
 def script(ctx: Context, path: str, args: str = "") -> None:

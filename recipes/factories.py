@@ -1,4 +1,4 @@
-"""The plugin sets and executors under the names that NeMo-Run's command lines know them by.
+"""The plugin sets, executors and packagers under the names that NeMo-Run's command lines know them by.
 
 ``nemorun`` finds them through the entry point ``nemo_run.cli``; a script with a ``run.cli.main`` of its own calls
 :func:`register` before.
@@ -29,7 +29,7 @@ from nemo_resiliency_plugins import (
 from nemo_resiliency_plugins.recipes import own_script, plugin_sets
 from nemo_resiliency_plugins.recipes.plugin_sets import Plugins
 
-__all__ = ["EXECUTORS", "PLUGIN_SETS", "local", "register", "slurm", "slurm_over_ssh"]
+__all__ = ["EXECUTORS", "PACKAGERS", "PLUGIN_SETS", "local", "register", "ship_nothing", "slurm", "slurm_over_ssh"]
 
 PLUGINS = (
     CheckpointPlugin,
@@ -58,6 +58,11 @@ def slurm_over_ssh() -> run.Config[run.SlurmExecutor]:
     return run.Config(run.SlurmExecutor, tunnel=run.Config(run.SSHTunnel))
 
 
+def ship_nothing() -> run.Config[run.Packager]:
+    """For code that lies where the job sees it, in its image or on shared storage."""
+    return run.Config(run.Packager)
+
+
 PLUGIN_SETS = (
     plugin_sets.production,
     plugin_sets.preemptible,
@@ -66,6 +71,7 @@ PLUGIN_SETS = (
     plugin_sets.in_process,
 )
 EXECUTORS = {local: run.LocalExecutor, slurm: run.SlurmExecutor, slurm_over_ssh: run.SlurmExecutor}
+PACKAGERS = {ship_nothing: run.Packager}
 
 
 def configs(plugin_set: Callable[..., Plugins]) -> Callable[..., list[Any]]:
@@ -89,8 +95,8 @@ def teach_type(annotation: Any, hint: Any) -> None:
 
 
 def register() -> None:
-    """Make the plugin sets and the executors known to NeMo-Run, and let it set the fields of each plugin."""
-    for make, target in EXECUTORS.items():
+    """Make all of this known to NeMo-Run, and let it set the fields of each plugin."""
+    for make, target in {**EXECUTORS, **PACKAGERS}.items():
         run.cli.factory(make, target=target)
     for plugin_set in PLUGIN_SETS:
         run.cli.factory(configs(plugin_set), target=run.Plugin)

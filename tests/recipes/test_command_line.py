@@ -7,11 +7,11 @@ from typing import Any
 
 import nemo_run as run
 import pytest
-from nemo_run.cli.api import MissingRequiredOptionError
+from nemo_run.cli.api import InvalidOptionError
 
 from nemo_resiliency_plugins import ConfigError, PreemptionPlugin
 from nemo_resiliency_plugins.recipes import factories
-from nemo_resiliency_plugins.recipes.command_line import Context
+from nemo_resiliency_plugins.recipes.command_line import Context, refuse_what_would_be_lost
 from nemo_resiliency_plugins.recipes.plugin_sets import fast_recovery, fault_drill, preemptible, production, with_fields
 
 FUNCTIONS = "script_args_converter_fn"
@@ -55,8 +55,10 @@ def test_a_plugin_set_is_chosen_and_a_field_of_it_overridden(arguments: list[str
 
 
 def test_an_executor_is_chosen_and_overridden() -> None:
-    chosen = parsed("executor=slurm", "executor.account=me", "executor.nodes=4", "executor.time=24:00:00").executor
+    fields = ["account=me", "nodes=4", "time=24:00:00", "packager=ship_nothing"]
+    chosen = parsed("executor=slurm", *(f"executor.{field}" for field in fields)).executor
     assert (chosen.account, chosen.nodes, chosen.time) == ("me", 4, "24:00:00")
+    assert chosen.packager == run.Packager()
     assert chosen.tunnel.job_dir.endswith("/experiments")
     over_ssh = ["account=me", "tunnel.host=login", "tunnel.user=me", "tunnel.job_dir=/shared/me"]
     chosen = parsed("executor=slurm_over_ssh", *(f"executor.{field}" for field in over_ssh)).executor
@@ -77,11 +79,22 @@ def test_every_field_of_every_plugin_can_be_overridden(plugin: type) -> None:
 
 
 @pytest.mark.parametrize(
-    "argument", ["plugins[0].rank_heartbeat_timeout=60", "executor.nodes=4", "plugins.strict=true"]
+    ("arguments", "text"),
+    [
+        (["plugins[0].warmup_steps=60"], r"plugins\[0\].* has no effect without run.plugins="),
+        (["plugins=production", "executor.nodes=4"], "has no effect without run.executor="),
+        (["executor=slurm", "executor.container_image=/images/run.sqsh"], "removes 'run.' from values"),
+        (["executor=slurm", "executor.comment=executor.one"], "removes 'executor.' from values"),
+    ],
 )
-def test_a_field_of_nothing_chosen_is_not_ignored(argument: str) -> None:
-    with pytest.raises(MissingRequiredOptionError, match="has no effect without"):
-        parsed(argument)
+def test_what_nemo_run_would_lose_is_refused(arguments: list[str], text: str) -> None:
+    with pytest.raises(InvalidOptionError, match=text):
+        refuse_what_would_be_lost(arguments)
+
+
+def test_nothing_else_is_refused() -> None:
+    refuse_what_would_be_lost(["executor=slurm", "executor.nodes=4", "plugins=production", "plugins[0].strict=true"])
+    refuse_what_would_be_lost(["dryrun=true"])
 
 
 @pytest.mark.parametrize(

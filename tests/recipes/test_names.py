@@ -50,6 +50,7 @@ def test_every_plugin_set_and_executor_is_a_factory() -> None:
     of_slurm = [run.cli.resolve_factory(run.SlurmExecutor, name)() for name in EXECUTORS[1:]]
     assert {config.__fn_or_cls__ for config in of_slurm} == {run.SlurmExecutor}
     assert run.cli.resolve_factory(run.LocalExecutor, "local")().ntasks_per_node == 2
+    assert [each.__name__ for each in factories.PACKAGERS] == ["ship_nothing"]
 
 
 def test_nemo_run_finds_them_in_an_installed_package() -> None:
