@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import shlex
+from pathlib import Path
 from typing import Any
 
 import nemo_run as run
 import pytest
 from nemo_run.cli.api import InvalidOptionError
 
-from nemo_resiliency_plugins import ConfigError, PreemptionPlugin
+from nemo_resiliency_plugins import ConfigError, FaultTolerancePlugin, PreemptionPlugin
 from nemo_resiliency_plugins.recipes import factories
-from nemo_resiliency_plugins.recipes.command_line import Context, refuse_what_would_be_lost
+from nemo_resiliency_plugins.recipes.command_line import COMMANDS, NAMESPACE, RUN, Context, refuse_what_would_be_lost
 from nemo_resiliency_plugins.recipes.plugin_sets import fast_recovery, fault_drill, preemptible, production, with_fields
 
 FUNCTIONS = "script_args_converter_fn"
@@ -116,3 +119,16 @@ def test_what_cannot_be_set_is_an_error(argument: str, text: str) -> None:
 def test_a_value_that_breaks_its_rule_is_refused_before_anything_is_submitted() -> None:
     with pytest.raises(ConfigError, match=r"preempt_time=0: must be"):
         parsed("plugins=production", "plugins[1].preempt_time=0")
+
+
+def test_the_command_of_the_readme_is_understood() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    [block] = re.findall(r"```bash\n(nemorun .*?)```", text, flags=re.DOTALL)
+    program, namespace, name, *arguments = shlex.split(block.replace("\\\n", " "))
+    assert (program, namespace) == ("nemorun", NAMESPACE)
+    [command] = [each for each in COMMANDS if each.__name__ == name]
+    own = run.cli.parse_partial(command, *(each for each in arguments if not each.startswith(RUN)))
+    assert (own.path, own.args) == ("train.py", "--steps 100")
+    context = parsed(*(each.removeprefix(RUN) for each in arguments if each.startswith(RUN)))
+    assert context.executor == run.LocalExecutor(ntasks_per_node=2)
+    assert context.plugins == with_fields(production(), FaultTolerancePlugin, rank_heartbeat_timeout=60)

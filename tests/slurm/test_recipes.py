@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import nemo_run as run
 import pytest
 
 from nemo_resiliency_plugins import FaultTolerancePlugin, InProcessRestartPlugin, RerunStateMachinePlugin
+from nemo_resiliency_plugins.contract import variable
 from nemo_resiliency_plugins.recipes.own_script import in_process_restart, script
 from nemo_resiliency_plugins.recipes.plugin_sets import (
     fast_recovery,
@@ -19,33 +19,42 @@ from nemo_resiliency_plugins.recipes.plugin_sets import (
     production,
     with_fields,
 )
-from nemo_resiliency_plugins.recipes.small_gpt import small_gpt, small_gpt_on_slurm
+from nemo_resiliency_plugins.recipes.small_gpt import small_gpt_on_slurm
 from tests.harness import BIN, SCRIPTS, Traces, clean_env, wait_for
 from tests.slurm.submitting import SEVERAL_LAUNCHERS_ON_A_HOST, Submitted, preempt, slurm_executor, submit_to
 from tests.slurm.testbed import Cluster
 
-TRAINER = str(SCRIPTS / "trainer.py")
-ARGUMENTS = ["--steps", "20", "--every", "5", "--step-s", "0.1"]
+TRAINER = "trainer.py"
+STEPS = 20
 LOOPBACK = {"NRP_ALLOW_LOOPBACK": "1"}
-QUICK = {"monitor_thread_interval": 0.2, "monitor_process_interval": 0.2, "last_call_wait": 0.2}
+QUICK_LIVES = {"monitor_thread_interval": 0.2, "monitor_process_interval": 0.2, "last_call_wait": 0.2}
 
 
 def quick(plugins: list[Any]) -> list[Any]:
-    """The set with a step limit that a test can wait for."""
+    """The set with limits that a test can wait for."""
     return with_fields(plugins, FaultTolerancePlugin, rank_heartbeat_timeout=5, warmup_steps=2)
 
 
+def arguments(steps: int) -> list[str]:
+    return ["--steps", str(steps), "--every", "5", "--step-s", "0.1"]
+
+
 def start(
-    cluster: Cluster, root: Path, plugins: list[Any], arguments: list[str] = ARGUMENTS, **options: Any
+    cluster: Cluster, root: Path, plugins: list[Any], name: str = TRAINER, steps: int = STEPS, **options: Any
 ) -> Submitted:
     executor = slurm_executor(root, env=LOOPBACK, **{"nodes": 2, "ntasks_per_node": 2, **options})
-    task, executor, plugins = script(TRAINER, arguments, executor=executor, plugins=plugins)
-    return submit_to(cluster, root, task, executor, plugins)
+    recipe = script(str(SCRIPTS / name), arguments(steps), executor=executor, plugins=plugins)
+    return submit_to(cluster, root, *recipe)
 
 
-def assert_completed(job: Submitted) -> None:
+def assert_finished(job: Submitted) -> None:
     assert job.ended(240) == ("COMPLETED", "0:0"), job.log
-    assert job.policy()["why"] == "finished"
+    assert job.policy() | {"why": "finished", "failures": 0} == job.policy()
+
+
+def batch_script(experiment: Path) -> str:
+    [path] = experiment.glob("*_sbatch.sh")
+    return path.read_text()
 
 
 def nemorun(cluster: Cluster, root: Path, *arguments: str) -> str:
@@ -66,7 +75,7 @@ def test_nemorun_picks_a_plugin_set_and_overrides_one_field(cluster: Cluster, tm
         tmp_path,
         "script",
         "--detach",
-        f"path={TRAINER}",
+        f"path={SCRIPTS / TRAINER}",
         "args=--steps 12 --every 4",
         "run.executor=slurm",
         "run.executor.account=root",
@@ -83,3 +92,89 @@ def test_nemorun_picks_a_plugin_set_and_overrides_one_field(cluster: Cluster, tm
     told = (directory / "nrp" / "config.json").read_text()
     assert '"warmup_steps": 3' in told
     assert '"exit_signal_handler": true' in told
+    assert "--container" not in batch_script(directory.parent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [TRAINER, "fsdp_trainer.py"])
+def test_a_fault_drill_ends_with_the_weights_of_an_undisturbed_run(cluster: Cluster, tmp_path: Path, name: str) -> None:
+    drill = start(cluster, tmp_path / "drill", quick(fault_drill("kill@1:8,hang@2:13")), name)
+    assert_finished(drill)
+    undisturbed = start(cluster, tmp_path / "undisturbed", production(), name)
+    assert_finished(undisturbed)
+    assert {event["kind"] for event in drill.events("fault_injected")} == {"kill", "hang"}
+    assert drill.attempts() == ["0-0"]
+    assert drill.result() == undisturbed.result()
+
+
+@pytest.mark.slow
+def test_on_a_preemptible_partition_it_comes_back(cluster: Cluster, tmp_path: Path) -> None:
+    job = start(cluster, tmp_path, preemptible(), steps=100, partition="low")
+    wait_for(lambda: len(job.steps()) > 10, deadline_s=90, what="some steps")
+    preempt(cluster)
+    assert_finished(job)
+    assert job.attempts() == ["0-0", "1-0"]
+    [_, again] = job.events("resumed", rank=0)
+    assert again["step"] == job.events("preempted", rank=0)[0]["step"]
+
+
+@pytest.mark.slow
+def test_fast_recovery_resumes_from_the_local_tier(cluster: Cluster, tmp_path: Path) -> None:
+    plugins = fast_recovery(str(tmp_path / "local" / "node"), local_every=2)
+    drill = with_fields(plugins, FaultTolerancePlugin, fault_script="kill@1:9")
+    job = start(cluster, tmp_path, drill, nodes=1)
+    assert_finished(job)
+    [_, again] = job.events("resumed", rank=0)
+    assert (again["tier"], again["step"]) == ("local", 8)
+
+
+@pytest.mark.slow
+def test_the_small_gpt_is_the_same_here_and_there_and_through_a_fault(cluster: Cluster, tmp_path: Path) -> None:
+    executor = slurm_executor(tmp_path, env=LOOPBACK, ntasks_per_node=2)
+    recipe = small_gpt_on_slurm(str(tmp_path / "there"), executor, steps=12, plugins=fault_drill("kill@1:7"))
+    job = submit_to(cluster, tmp_path, *recipe)
+    assert_finished(job)
+    assert [event["kind"] for event in job.events("fault_injected")] == ["kill"]
+    nemorun(cluster, tmp_path, "small_gpt", f"directory={tmp_path / 'here'}", "steps=12")
+    here, there = ((tmp_path / name / "weights.sha256").read_text() for name in ("here", "there"))
+    assert here == there
+
+
+@pytest.mark.slow
+def test_in_process_restart_survives_a_killed_rank_with_a_spare(cluster: Cluster, tmp_path: Path) -> None:
+    env = {**LOOPBACK, variable("fault_tolerance", "fault_script"): "kill@1:12"}
+    executor = slurm_executor(tmp_path, env=env, nodes=2, ntasks_per_node=2)
+    plugins = with_fields(in_process(active_world_size=2), InProcessRestartPlugin, **QUICK_LIVES)
+    path = str(SCRIPTS / "inprocess_trainer.py")
+    job = submit_to(cluster, tmp_path, *in_process_restart(path, arguments(30), executor=executor, plugins=plugins))
+    assert_finished(job)
+    assert job.attempts() == ["0-0"]
+    assert [event["step"] for event in job.events("resumed", rank=0)] == [None, 10]
+
+
+@pytest.mark.slow
+def test_the_small_gpt_restarts_in_its_processes(cluster: Cluster, tmp_path: Path) -> None:
+    env = {**LOOPBACK, variable("fault_tolerance", "fault_script"): "exception@1:7"}
+    executor = slurm_executor(tmp_path, env=env, ntasks_per_node=2)
+    plugins = with_fields(in_process(), InProcessRestartPlugin, **QUICK_LIVES)
+    job = submit_to(cluster, tmp_path, *small_gpt_on_slurm(str(tmp_path), executor, steps=12, plugins=plugins))
+    assert_finished(job)
+    assert len(job.events("rank_started")) == 2
+    assert [event["step"] for event in job.events("resumed", rank=0)] == [None, 5]
+
+
+@pytest.mark.slow
+def test_bare_metal_without_containers_and_with_all_plugins_that_go_together(cluster: Cluster, tmp_path: Path) -> None:
+    plugins = quick(production(str(tmp_path / "local" / "node"), local_every=2))
+    plugins = [*with_fields(plugins, FaultTolerancePlugin, fault_script="kill@1:8"), RerunStateMachinePlugin()]
+    job = start(cluster, tmp_path, plugins, steps=100, partition="low")
+    wait_for(lambda: len(job.steps()) > 30, deadline_s=90, what="steps after the fault")
+    preempt(cluster)
+    assert_finished(job)
+    assert "--container" not in batch_script(job.directory.parent)
+    assert [event["kind"] for event in job.events("fault_injected")] == ["kill"]
+    assert job.attempts() == ["0-0", "1-0"]
+    preempted = job.events("preempted", rank=0)[0]["step"]
+    assert job.events("resumed", rank=0)[-1]["step"] == preempted
+    paths = [str(value) for event in job.events() for value in event.values() if str(value).startswith("/")]
+    assert all(Path(path).is_relative_to(tmp_path) for path in paths)
