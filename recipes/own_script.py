@@ -8,7 +8,7 @@ from typing import Any
 
 import nemo_run as run
 
-from nemo_resiliency_plugins import ConfigError, InProcessRestartPlugin, UnsupportedError
+from nemo_resiliency_plugins import ConfigError, InProcessRestartPlugin, StragglerPlugin, UnsupportedError
 from nemo_resiliency_plugins.recipes import plugin_sets
 from nemo_resiliency_plugins.recipes.plugin_sets import Plugins
 
@@ -33,11 +33,12 @@ def script(
         path: as the job will see it: absolute, or below what the executor's packager ships.
         args: of the script.
         executor: SlurmExecutor or LocalExecutor; None: two ranks on this machine.
-        plugins: None is ``production()``.
+        plugins: None is ``production()``, on this machine without its end of a run that has a slow rank.
         module: ``path`` is the dotted name of a module.
     """
     task = run.Script(path=path, m=module, entrypoint="python", args=list(args))
-    return task, executor or local(LOCAL_RANKS), plugin_sets.production() if plugins is None else list(plugins)
+    executor = executor or local(LOCAL_RANKS)
+    return task, executor, _usual_plugins(executor) if plugins is None else list(plugins)
 
 
 def megatron_bridge(
@@ -85,6 +86,13 @@ def in_process_restart(
 def local(ranks: int) -> run.LocalExecutor:
     """So many ranks on this machine."""
     return run.LocalExecutor(ntasks_per_node=ranks)
+
+
+def _usual_plugins(executor: run.Executor) -> Plugins:
+    plugins = plugin_sets.production()
+    if isinstance(executor, run.LocalExecutor):  # there is no other node to go on with
+        plugins = plugin_sets.with_fields(plugins, StragglerPlugin, stop_if_detected=False)
+    return plugins
 
 
 def _telling_megatron_bridge(plugin: Any) -> Any:

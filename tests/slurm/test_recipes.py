@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nemo_resiliency_plugins import FaultTolerancePlugin, InProcessRestartPlugin, RerunStateMachinePlugin
+from nemo_resiliency_plugins import (
+    FaultTolerancePlugin,
+    InProcessRestartPlugin,
+    PreemptionPlugin,
+    RerunStateMachinePlugin,
+)
 from nemo_resiliency_plugins.contract import variable
 from nemo_resiliency_plugins.recipes.own_script import in_process_restart, script
 from nemo_resiliency_plugins.recipes.plugin_sets import (
@@ -21,6 +28,7 @@ from nemo_resiliency_plugins.recipes.plugin_sets import (
 )
 from nemo_resiliency_plugins.recipes.small_gpt import small_gpt_on_slurm
 from tests.harness import BIN, SCRIPTS, Traces, clean_env, wait_for
+from tests.recipes.test_plain_scripts import SEEN, STEPS_ONLY
 from tests.slurm.submitting import SEVERAL_LAUNCHERS_ON_A_HOST, Submitted, preempt, slurm_executor, submit_to
 from tests.slurm.testbed import Cluster
 
@@ -70,7 +78,7 @@ def nemorun(cluster: Cluster, root: Path, *arguments: str) -> str:
 
 def test_nemorun_picks_a_plugin_set_and_overrides_one_field(cluster: Cluster, tmp_path: Path) -> None:
     env = {"TEST_ROOT": str(tmp_path), **LOOPBACK, **SEVERAL_LAUNCHERS_ON_A_HOST}
-    nemorun(
+    said = nemorun(
         cluster,
         tmp_path,
         "script",
@@ -87,7 +95,9 @@ def test_nemorun_picks_a_plugin_set_and_overrides_one_field(cluster: Cluster, tm
     )
     [directory] = (tmp_path / "home").glob("experiments/script/*/script")
     traces = Traces(tmp_path, directory / "nrp")
-    wait_for(lambda: len(traces.events("finished")) == 2, deadline_s=90, what="the end of the training")
+    [job_id] = re.findall(r"slurm_tunnel://nemo_run/(\d+)", said)
+    assert cluster.wait_for_end(job_id)[-1]["State"] == "COMPLETED"
+    assert len(traces.events("finished")) == 2
     assert [event["kind"] for event in traces.events("fault_injected")] == ["kill"]
     told = (directory / "nrp" / "config.json").read_text()
     assert '"warmup_steps": 3' in told
@@ -178,3 +188,15 @@ def test_bare_metal_without_containers_and_with_all_plugins_that_go_together(clu
     assert job.events("resumed", rank=0)[-1]["step"] == preempted
     paths = [str(value) for event in job.events() for value in event.values() if str(value).startswith("/")]
     assert all(Path(path).is_relative_to(tmp_path) for path in paths)
+
+
+@pytest.mark.slow
+def test_an_argparse_script_with_steps_only_runs_as_it_is(cluster: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(STEPS_ONLY)
+    executor = slurm_executor(tmp_path)
+    plugins = [FaultTolerancePlugin(), PreemptionPlugin()]
+    recipe = script(str(path), ["--steps", "3"], executor=executor, plugins=plugins)
+    job = submit_to(cluster, tmp_path, *recipe)
+    assert job.ended() == ("COMPLETED", "0:0"), job.log
+    assert json.loads((job.directory / "code" / SEEN).read_text()) == [3, "--steps", "3"]
