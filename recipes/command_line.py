@@ -34,13 +34,15 @@ def refuse_what_would_be_lost(args: list[str]) -> None:
 
     Raises:
         InvalidOptionError: a field of an executor or of plugins that no argument chooses, which NeMo-Run 0.11 would
-            ignore, or a value from which it would remove a part.
+            ignore, or a value of which it would remove a part.
     """
     for arg in args:
         key, _, value = arg.partition("=")
         chooser = re.split(r"[.\[]", key)[0]
         if key != chooser and not any(other.startswith(f"{chooser}=") for other in args):
             raise InvalidOptionError(f"run.{arg} has no effect without run.{chooser}=NAME")
+        if key == chooser and "=" in value:
+            raise InvalidOptionError(f"run.{arg}: NeMo-Run cuts it at the second '='. Give values by position")
         for part in (RUN, f"{chooser}."):
             if part in value:
                 reason = f"NeMo-Run removes {part!r} from values on the command line"

@@ -8,7 +8,16 @@ from typing import Any
 
 import nemo_run as run
 
-from nemo_resiliency_plugins import ConfigError, InProcessRestartPlugin, StragglerPlugin, UnsupportedError
+from nemo_resiliency_plugins import (
+    CheckpointPlugin,
+    ConfigError,
+    FaultTolerancePlugin,
+    InProcessRestartPlugin,
+    PreemptionPlugin,
+    RerunStateMachinePlugin,
+    StragglerPlugin,
+    UnsupportedError,
+)
 from nemo_resiliency_plugins.recipes import plugin_sets
 from nemo_resiliency_plugins.recipes.plugin_sets import Plugins
 
@@ -17,6 +26,8 @@ __all__ = ["in_process_restart", "megatron_bridge", "script"]
 Recipe = tuple[run.Script, run.Executor, Plugins]
 LOCAL_RANKS = 2
 OVERRIDES = "megatron_bridge"
+TELLING = (CheckpointPlugin, FaultTolerancePlugin, PreemptionPlugin, RerunStateMachinePlugin, StragglerPlugin)
+"""Plugins that know overrides."""
 
 
 def script(
@@ -99,4 +110,4 @@ def _telling_megatron_bridge(plugin: Any) -> Any:
     if isinstance(plugin, InProcessRestartPlugin):
         rule = "is for scripts that call runtime.inprocess; Megatron-Bridge has its own way, cfg.inprocess_restart"
         raise UnsupportedError("plugins", type(plugin).__name__, rule, "Leave it out.")
-    return dataclasses.replace(plugin, overrides=OVERRIDES) if hasattr(plugin, "overrides") else plugin
+    return dataclasses.replace(plugin, overrides=OVERRIDES) if isinstance(plugin, TELLING) else plugin

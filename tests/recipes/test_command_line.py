@@ -14,7 +14,14 @@ from nemo_run.cli.api import InvalidOptionError
 
 from nemo_resiliency_plugins import ConfigError, FaultTolerancePlugin, PreemptionPlugin
 from nemo_resiliency_plugins.recipes import factories
-from nemo_resiliency_plugins.recipes.command_line import COMMANDS, NAMESPACE, RUN, Context, refuse_what_would_be_lost
+from nemo_resiliency_plugins.recipes.command_line import (
+    COMMANDS,
+    NAMESPACE,
+    RUN,
+    Context,
+    refuse_what_would_be_lost,
+    script,
+)
 from nemo_resiliency_plugins.recipes.plugin_sets import fast_recovery, fault_drill, preemptible, production, with_fields
 
 FUNCTIONS = "script_args_converter_fn"
@@ -88,16 +95,17 @@ def test_every_field_of_every_plugin_can_be_overridden(plugin: type) -> None:
         (["plugins=production", "executor.nodes=4"], "has no effect without run.executor="),
         (["executor=slurm", "executor.container_image=/images/run.sqsh"], "removes 'run.' from values"),
         (["executor=slurm", "executor.comment=executor.one"], "removes 'executor.' from values"),
+        (["plugins=fault_drill(faults=kill@0:3)"], "cuts it at the second '='. Give values by position"),
     ],
 )
 def test_what_nemo_run_would_lose_is_refused(arguments: list[str], text: str) -> None:
     with pytest.raises(InvalidOptionError, match=text):
-        refuse_what_would_be_lost(arguments)
+        Context(name="test").cli_execute(script, ["path=train.py", *(RUN + each for each in arguments)])
 
 
 def test_nothing_else_is_refused() -> None:
-    refuse_what_would_be_lost(["executor=slurm", "executor.nodes=4", "plugins=production", "plugins[0].strict=true"])
-    refuse_what_would_be_lost(["dryrun=true"])
+    chosen = ["executor=slurm", "executor.nodes=4", "executor.env_vars={'A': 'b=c'}"]
+    refuse_what_would_be_lost([*chosen, "plugins=fault_drill(kill@0:3)", "plugins[0].strict=true", "dryrun=true"])
 
 
 @pytest.mark.parametrize(
