@@ -106,6 +106,7 @@ def test_nemorun_picks_a_plugin_set_and_overrides_one_field(cluster: Cluster, tm
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [TRAINER, "fsdp_trainer.py"])
 def test_a_fault_drill_ends_with_the_weights_of_an_undisturbed_run(cluster: Cluster, tmp_path: Path, name: str) -> None:
     drill = start(cluster, tmp_path / "drill", quick(fault_drill("kill@1:8,hang@2:13")), name)
