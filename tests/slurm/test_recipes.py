@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from tests.harness import BIN, SCRIPTS, Traces, clean_env, wait_for
 from tests.recipes.test_plain_scripts import SEEN, STEPS_ONLY
 from tests.slurm.submitting import SEVERAL_LAUNCHERS_ON_A_HOST, Submitted, preempt, slurm_executor, submit_to
 from tests.slurm.testbed import Cluster
+from tests.slurm.testbed.sshd import HOST, login_node
 
 TRAINER = "trainer.py"
 STEPS = 20
@@ -65,9 +68,9 @@ def batch_script(experiment: Path) -> str:
     return path.read_text()
 
 
-def nemorun(cluster: Cluster, root: Path, *arguments: str) -> str:
+def nemorun(variables: Mapping[str, str], root: Path, *arguments: str) -> str:
     """What the command says; an error if it fails."""
-    env = clean_env({**cluster.variables, "NEMORUN_HOME": str(root / "home"), "COLUMNS": "200"})
+    env = clean_env({**variables, "NEMORUN_HOME": str(root / "home"), "COLUMNS": "200"})
     command = [str(BIN / "nemorun"), "resiliency", *arguments, "--yes"]
     done = subprocess.run(
         command, env=env, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240
@@ -79,7 +82,7 @@ def nemorun(cluster: Cluster, root: Path, *arguments: str) -> str:
 def test_nemorun_picks_a_plugin_set_and_overrides_one_field(cluster: Cluster, tmp_path: Path) -> None:
     env = {"TEST_ROOT": str(tmp_path), **LOOPBACK, **SEVERAL_LAUNCHERS_ON_A_HOST}
     said = nemorun(
-        cluster,
+        cluster.variables,
         tmp_path,
         "script",
         "--detach",
@@ -96,7 +99,7 @@ def test_nemorun_picks_a_plugin_set_and_overrides_one_field(cluster: Cluster, tm
     [directory] = (tmp_path / "home").glob("experiments/script/*/script")
     traces = Traces(tmp_path, directory / "nrp")
     [job_id] = re.findall(r"slurm_tunnel://nemo_run/(\d+)", said)
-    assert cluster.wait_for_end(job_id)[-1]["State"] == "COMPLETED"
+    assert cluster.wait_for_end(job_id, 150)[-1]["State"] == "COMPLETED"
     assert len(traces.events("finished")) == 2
     assert [event["kind"] for event in traces.events("fault_injected")] == ["kill"]
     told = (directory / "nrp" / "config.json").read_text()
@@ -146,9 +149,36 @@ def test_the_small_gpt_is_the_same_here_and_there_and_through_a_fault(cluster: C
     job = submit_to(cluster, tmp_path, *recipe)
     assert_finished(job)
     assert [event["kind"] for event in job.events("fault_injected")] == ["kill"]
-    nemorun(cluster, tmp_path, "small_gpt", f"directory={tmp_path / 'here'}", "steps=12")
+    nemorun(cluster.variables, tmp_path, "small_gpt", f"directory={tmp_path / 'here'}", "steps=12")
     here, there = ((tmp_path / name / "weights.sha256").read_text() for name in ("here", "there"))
     assert here == there
+
+
+@pytest.mark.slow
+def test_the_small_gpt_is_shipped_from_a_laptop(cluster: Cluster, tmp_path: Path) -> None:
+    with login_node(tmp_path / "login", cluster) as node:
+        tunnel = {
+            "host": HOST,
+            "user": "root",
+            "port": node.port,
+            "identity": node.identity,
+            "job_dir": tmp_path / "jobs",
+        }
+        said = nemorun(
+            {"PATH": f"{node.laptop_bin}:{os.environ['PATH']}"},
+            tmp_path,
+            "small_gpt",
+            "--detach",
+            f"directory={tmp_path / 'out'}",
+            "steps=6",
+            "run.executor=slurm_over_ssh",
+            "run.executor.account=root",
+            *(f"run.executor.tunnel.{field}={value}" for field, value in tunnel.items()),
+        )
+        [job_id] = re.findall(r"slurm_tunnel://nemo_run/(\d+)", said)
+        assert cluster.wait_for_end(job_id, 240)[-1]["State"] == "COMPLETED"
+    assert (tmp_path / "out" / "weights.sha256").exists()
+    assert list((tmp_path / "jobs").rglob("small_gpt.py"))
 
 
 @pytest.mark.slow
