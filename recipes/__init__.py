@@ -1,1 +1,1 @@
-"""Recipes: functions that return (task, executor, plugins), ready for ``run.run``."""
+"""Recipes: functions that return (task, executor, plugins), ready for ``run.run``, and the plugin sets they use."""

@@ -135,4 +135,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    runtime.inprocess(main)()  # nrp: main itself, unless InProcessRestartPlugin asks for more

@@ -94,24 +94,32 @@ def submit(
 
     ``executors``: how many equal ones a group gets; ``options`` are those of SlurmExecutor.
     """
-    root.mkdir(parents=True, exist_ok=True)
-    home = root / "nemorun"
-    variables = {"TEST_ROOT": str(root), **SEVERAL_LAUNCHERS_ON_A_HOST, **(env or {})}
-    executor = run.SlurmExecutor(
+    executor = slurm_executor(root, env=env, **options)
+    several = executor if executors == 1 else [executor.clone() for _ in range(executors)]
+    return submit_to(cluster, root, task, several, plugins)
+
+
+def slurm_executor(root: Path, *, env: Mapping[str, str] | None = None, **options: Any) -> run.SlurmExecutor:
+    """An executor of the cluster for what is submitted from ``root``; ``options`` are its fields."""
+    return run.SlurmExecutor(
         account="root",
-        tunnel=run.LocalTunnel(job_dir=str(home / "experiments")),
+        tunnel=run.LocalTunnel(job_dir=str(root / "nemorun" / "experiments")),
         packager=run.Packager(),
-        env_vars=variables,
+        env_vars={"TEST_ROOT": str(root), **SEVERAL_LAUNCHERS_ON_A_HOST, **(env or {})},
         poll_estimated_start_time=False,
         **options,
     )
+
+
+def submit_to(cluster: Cluster, root: Path, task: Any, executor: Any, plugins: Sequence[run.Plugin]) -> Submitted:
+    """Submit to the executor that was made for ``root``, or to a list of such ones."""
+    root.mkdir(parents=True, exist_ok=True)
     quiet = {"enable_goodbye_message": False, "skip_status_at_exit": True}
     with (
         as_on_a_terminal(cluster),
-        run.Experiment("job", base_dir=str(home), **quiet) as experiment,
+        run.Experiment("job", base_dir=str(root / "nemorun"), **quiet) as experiment,
     ):
-        several = executor if executors == 1 else [executor.clone() for _ in range(executors)]
-        experiment.add(task, executor=several, plugins=list(plugins), name="task")
+        experiment.add(task, executor=executor, plugins=list(plugins), name="task")
         experiment.run(detach=True)
         [job] = experiment.jobs
     directory = Path(job.executor.job_dir)

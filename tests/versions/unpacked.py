@@ -1,4 +1,4 @@
-"""The versions of nvidia-resiliency-ext, unpacked: pip installs the later ones on newer systems only, but they run."""
+"""Wheels, unpacked: those versions of nvidia-resiliency-ext that pip installs on newer systems only, but that run."""
 
 from __future__ import annotations
 
@@ -37,9 +37,15 @@ _ONE_AT_A_TIME = threading.Lock()
 def python_path(version: str) -> str:
     """The ``PYTHONPATH`` under which ``version`` takes the place of the installed one."""
     with _ONE_AT_A_TIME:
-        unpacked = _once(DIRECTORY / version, lambda target: _unpack(version, target))
+        unpacked = _once(DIRECTORY / version, lambda target: _unpack(target, *_wheel_options(version)))
         dependencies = _once(DIRECTORY / f"deps-{OWN_PYTHON}", _install_dependencies)
     return os.pathsep.join(map(str, (unpacked, dependencies)))
+
+
+def wheel(name: str, version: str) -> Path:
+    """What a wheel of pure Python holds, without anything that it depends on."""
+    with _ONE_AT_A_TIME:
+        return _once(DIRECTORY / f"{name}-{version}", lambda target: _unpack(target, f"{name}=={version}"))
 
 
 def _once(target: Path, fill: Callable[[Path], None]) -> Path:
@@ -59,9 +65,9 @@ def _once(target: Path, fill: Callable[[Path], None]) -> Path:
     return target
 
 
-def _unpack(version: str, target: Path) -> None:
+def _unpack(target: Path, *options: str) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as downloads:
-        _pip("download", "--no-deps", f"--dest={downloads}", *_wheel_options(version))
+        _pip("download", "--no-deps", f"--dest={downloads}", *options)
         [wheel] = Path(downloads).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(target)
