@@ -44,7 +44,6 @@ class CheckpointPlugin(SessionPlugin):
 
     CONFIG = CheckpointConfig
     SCRIPT_ARGS = CheckpointPluginScriptArgs
-    SECTION = "checkpoint"
 
     def notes(self, task: run.Partial | run.Script, executor: Executor) -> Iterator[Edit]:
         missing = self.job_config().missing_for_local_tier

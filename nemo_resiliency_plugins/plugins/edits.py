@@ -198,7 +198,7 @@ class AddArguments(Edit):
     def check(self, target: Target) -> None:
         given = _by_key(script_arguments(target.task))
         for key, value in _by_key(self.arguments).items():
-            if given.get(key, value) != value:
+            if not _same(given.get(key, value), value):
                 rule = f"{self.owner} adds {key}={value}, the script's arguments have {key}={given[key]}"
                 raise ConflictError("task.args", f"{key}={given[key]}", rule, "Remove one of them")
 
@@ -271,6 +271,11 @@ def script_arguments(task: run.Partial | run.Script) -> list[str]:
 def _by_key(arguments: Iterable[str]) -> dict[str, str]:
     """The ``key=value`` arguments, by key."""
     return dict(argument.split("=", 1) for argument in arguments if "=" in argument and not argument.startswith("-"))
+
+
+def _same(one: str, other: str) -> bool:
+    """OmegaConf takes True for true."""
+    return one == other or (one.lower() == other.lower() and one.lower() in ("true", "false"))
 
 
 def _contains(arguments: list[str], part: tuple[str, ...]) -> bool:

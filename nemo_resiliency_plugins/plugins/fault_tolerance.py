@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import nemo_run as run
@@ -33,8 +33,8 @@ from nemo_resiliency_plugins.plugins.edits import Edit
 from nemo_resiliency_plugins.plugins.script_args import (
     MEGATRON_BRIDGE,
     FaultTolerancePluginScriptArgs,
-    argument_edits,
     require_module_level,
+    script_edits,
 )
 
 NAME = "FaultTolerancePlugin"
@@ -126,7 +126,7 @@ class FaultTolerancePlugin(ResiliencyPlugin):
         self.job_config()
 
     def plan(self, task: run.Partial | run.Script, executor: Executor) -> tuple[Edit, ...]:
-        arguments = argument_edits(NAME, task, self._script_arguments())
+        arguments = tuple(self._script_edits(task))
         if isinstance(executor, run.SlurmExecutor):
             return (*arguments, *fault_tolerance_slurm.plan(self, task, executor))
         if isinstance(executor, run.LocalExecutor):
@@ -174,11 +174,9 @@ class FaultTolerancePlugin(ResiliencyPlugin):
             workload_check_interval=self.workload_check_interval,
         )
 
-    def _script_arguments(self) -> list[str]:
+    def _script_edits(self, task: run.Partial | run.Script) -> Iterator[Edit]:
         args = FaultTolerancePluginScriptArgs(self.enable_ft_package, self.calc_ft_timeouts)
-        if self.script_args_converter_fn is not None:
-            return list(self.script_args_converter_fn(args))
-        return args.overrides() if self.overrides == MEGATRON_BRIDGE else []
+        return script_edits(NAME, task, args, overrides=self.overrides, converter=self.script_args_converter_fn)
 
 
 RULES: dict[str, Rule] = {

@@ -30,8 +30,8 @@ from nemo_resiliency_plugins.plugins.edits import Edit, Note, SetField, WaitForT
 from nemo_resiliency_plugins.plugins.script_args import (
     MEGATRON_BRIDGE,
     PreemptionPluginScriptArgs,
-    argument_edits,
     require_module_level,
+    script_edits,
 )
 from nemo_resiliency_plugins.plugins.telling import by_variables, without_effect
 from nemo_resiliency_plugins.slurm.durations import seconds
@@ -110,7 +110,7 @@ class PreemptionPlugin(ResiliencyPlugin):
         return {"exit_signal_handler": self.enable_exit_handler, **changed_fields(self.job_config())}
 
     def plan(self, task: run.Partial | run.Script, executor: Executor) -> tuple[Edit, ...]:
-        arguments = tuple(argument_edits(NAME, task, self._script_arguments()))
+        arguments = tuple(self._script_edits(task))
         notes = (Note(NAME, NCCL_USES_USR1, warn=True),) if self.signal == "USR1" else ()
         if isinstance(executor, run.SlurmExecutor):
             return (*arguments, *notes, *self._on_slurm(task, executor))
@@ -159,11 +159,9 @@ class PreemptionPlugin(ResiliencyPlugin):
             NAME, "LocalExecutor announces no end and starts nothing again: the ranks heed signals that you send"
         )
 
-    def _script_arguments(self) -> list[str]:
+    def _script_edits(self, task: run.Partial | run.Script) -> Iterator[Edit]:
         args = PreemptionPluginScriptArgs(self.enable_exit_handler, self.enable_exit_handler_for_data_loader)
-        if self.script_args_converter_fn is not None:
-            return list(self.script_args_converter_fn(args))
-        return args.overrides() if self.overrides == MEGATRON_BRIDGE else []
+        return script_edits(NAME, task, args, overrides=self.overrides, converter=self.script_args_converter_fn)
 
 
 def _normal(directive: str) -> str:

@@ -58,7 +58,6 @@ class RerunStateMachinePlugin(SessionPlugin):
 
     CONFIG = RerunStateMachineConfig
     SCRIPT_ARGS = RerunStateMachinePluginScriptArgs
-    SECTION = "rerun_state_machine"
     ALWAYS_TOLD = ("rerun_mode",)
     POLICY_FIELDS = EXCLUSIONS
 

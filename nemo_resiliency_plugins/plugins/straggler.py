@@ -58,7 +58,6 @@ class StragglerPlugin(SessionPlugin):
 
     CONFIG = NVRxStragglerDetectionConfig
     SCRIPT_ARGS = StragglerPluginScriptArgs
-    SECTION = "nvrx_straggler"
     ALWAYS_TOLD = ("enabled",)
     POLICY_FIELDS = EXCLUSIONS
 

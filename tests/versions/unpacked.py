@@ -37,12 +37,12 @@ _ONE_AT_A_TIME = threading.Lock()
 def python_path(version: str) -> str:
     """The ``PYTHONPATH`` under which ``version`` takes the place of the installed one."""
     with _ONE_AT_A_TIME:
-        unpacked = _once(DIRECTORY / version, lambda target: _unpack(version, target))
-        dependencies = _once(DIRECTORY / f"deps-{OWN_PYTHON}", _install_dependencies)
+        unpacked = once(DIRECTORY / version, lambda target: _unpack(version, target))
+        dependencies = once(DIRECTORY / f"deps-{OWN_PYTHON}", _install_dependencies)
     return os.pathsep.join(map(str, (unpacked, dependencies)))
 
 
-def _once(target: Path, fill: Callable[[Path], None]) -> Path:
+def once(target: Path, fill: Callable[[Path], None]) -> Path:
     """``target``, which is there in whole or not at all."""
     if target.exists():
         return target
@@ -61,7 +61,7 @@ def _once(target: Path, fill: Callable[[Path], None]) -> Path:
 
 def _unpack(version: str, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as downloads:
-        _pip("download", "--no-deps", f"--dest={downloads}", *_wheel_options(version))
+        pip("download", "--no-deps", f"--dest={downloads}", *_wheel_options(version))
         [wheel] = Path(downloads).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(target)
@@ -79,10 +79,11 @@ def _wheel_options(version: str) -> list[str]:
 
 
 def _install_dependencies(target: Path) -> None:
-    _pip("install", "--only-binary=:all:", f"--target={target}", *DEPENDENCIES)
+    pip("install", "--only-binary=:all:", f"--target={target}", *DEPENDENCIES)
 
 
-def _pip(*arguments: str) -> None:
+def pip(*arguments: str) -> None:
+    """Run pip of this interpreter; an error if it fails."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, f"{' '.join(command)}:\n{done.stderr}"
