@@ -16,7 +16,7 @@ from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
 from nemo_resiliency_plugins.plugins.edits import Edit, script_arguments
 from nemo_resiliency_plugins.plugins.given_arguments import given_fields
 from nemo_resiliency_plugins.plugins.script_args import MEGATRON_BRIDGE, ScriptArgs, require_module_level, script_edits
-from nemo_resiliency_plugins.plugins.telling import by_variables, without_effect
+from nemo_resiliency_plugins.plugins.telling import by_variables, without_effect, without_the_other
 
 MAX_NODE_EXCLUSIONS = 3
 EXCLUSIONS = {"max_node_exclusions": "policy.max_exclusions"}
@@ -54,6 +54,8 @@ class SessionPlugin(ResiliencyPlugin):
     """Fields that the job gets at their default too; the others stay open for the script's own config then."""
     POLICY_FIELDS: ClassVar[Mapping[str, str]] = {}
     """Fields that are entries of the retry policy."""
+    NEEDS: ClassVar[Mapping[str, tuple[str, Any]]] = {}
+    """By field that does nothing alone: which other field must have which value."""
 
     @property
     def name(self) -> str:
@@ -81,7 +83,7 @@ class SessionPlugin(ResiliencyPlugin):
         yield from ()
 
     def plan(self, task: run.Partial | run.Script, executor: Executor) -> tuple[Edit, ...]:
-        notes = tuple(self.notes(task, executor))
+        notes = (*without_the_other(self.name, self, self.NEEDS), *self.notes(task, executor))
         arguments = tuple(self._script_edits(task))
         if isinstance(executor, run.SlurmExecutor):
             options: dict[str, Any] = {"claims": self._claims(), "trains": self.trains, "strict": self.strict}
