@@ -18,6 +18,7 @@ from nemo_run.core.execution.base import Executor
 
 from nemo_resiliency_plugins.contract import LAUNCH_MODULE, decode_arguments, encode_arguments
 from nemo_resiliency_plugins.errors import ConflictError
+from nemo_resiliency_plugins.plugins.container import name_for_containers
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,9 @@ class SetEnv(Edit):
         if current is None:
             target.executor.env_vars[self.name] = self.value
             target.owners[self._key] = self.owner
-        elif current != self.value:
+        if current in (None, self.value):
+            name_for_containers(target.executor, self.name)
+        else:
             log.info("%s: %s stays %r, as set by the user", self.owner, self.name, current)
 
     def __str__(self) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 from nemo_resiliency_plugins.errors import ConflictError
+from nemo_resiliency_plugins.plugins.container import name_for_containers
 from nemo_resiliency_plugins.plugins.edits import Edit, Target
 from nemo_resiliency_plugins.plugins.node_launcher import NodeLauncher
 
@@ -46,6 +47,19 @@ class UseNodeLauncher(Edit):
 
     def __str__(self) -> str:
         return f"launcher = NodeLauncher (kind={self.launcher.kind})"
+
+
+@dataclasses.dataclass(frozen=True)
+class PassIntoContainer(Edit):
+    """A variable of the batch script's own that the ranks read."""
+
+    name: str
+
+    def apply(self, target: Target) -> None:
+        name_for_containers(target.executor, self.name)
+
+    def __str__(self) -> str:
+        return f"{self.name} reaches a container whose image sets it too"
 
 
 @dataclasses.dataclass(frozen=True)
