@@ -19,7 +19,7 @@ from nemo_resiliency_plugins import (
     UnsupportedError,
     megatron_bridge,
 )
-from nemo_resiliency_plugins.plugins import fault_tolerance, preemption
+from nemo_resiliency_plugins.plugins import fault_tolerance, node_launcher, preemption
 from tests.plugins.slurm import make
 
 PLUGINS: list[type] = [
@@ -107,6 +107,12 @@ def rendered(plugin: Any, root: Path) -> list[str]:
     options = (executor.signal, executor.srun_args, executor.additional_parameters, executor.env_vars)
     rest = (executor.setup_lines, executor.monitor_group_job_wait_time, executor.container_env)
     return [*map(repr, nodes), *texts, repr(options), repr(rest), repr([task.args for task in tasks])]
+
+
+@pytest.fixture(autouse=True)
+def no_zip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a plugin goes into it, and writing it takes time."""
+    monkeypatch.setattr(node_launcher, "write_runtime_zip", lambda path: None)
 
 
 @each_field

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import nemo_run as run
+import pytest
 
 from nemo_resiliency_plugins import InProcessRestartPlugin, PreemptionPlugin
 from nemo_resiliency_plugins.slurm.inprocess import VARIABLES
@@ -21,6 +22,7 @@ OF_THE_IMAGE = {
 }
 
 
+@pytest.mark.slow
 def test_the_values_of_the_plugins_win(cluster: Cluster, tmp_path: Path) -> None:
     task = run.Script(inline="echo; env | sed 's/^/is: /'")
     image = cluster.add_image("opinionated", OF_THE_IMAGE)
