@@ -56,7 +56,7 @@ class ResiliencyCallback:
         self._notes = BatchNotes(self._identity)
         self._state: Any = None
         self._tracker: Tracker | None = None
-        self._entered = self._first_step_told = self._trained = False
+        self._entered = self._first_step_told = self._trained = self._signalled = False
 
     def __enter__(self) -> ResiliencyCallback:
         identity = self._identity
@@ -74,10 +74,12 @@ class ResiliencyCallback:
         self._look()
         if error is not None and not is_success(error):
             emit_failure(self._events, "session_failed", error)
-        elif self._state is None or self._trained:
+        elif self._trained or (self._state is None and error is None):
             self._end(Reason.FINISHED)
-        else:
+        elif self._state is not None:
             self._left_early()
+        else:
+            self._say("no finished verdict: the program was ended before its loop")
         self._events.close()
 
     def on_train_start(self, context: Any) -> None:
@@ -88,6 +90,8 @@ class ResiliencyCallback:
         self._state = context.state
         self._reached_loop(context)
         self._report_what_does_not_work()
+        if self._state.cfg.train.exit_signal_handler:
+            self._listen_to(self._state.signal_handler)
         client = self._state.rank_monitor_client
         self._state.rank_monitor_client = GuardedClient(client, self._lost_monitor) if client else None
         self._tracker = Tracker(self._state.cfg.checkpoint.save) if self._identity.rank == 0 else None
@@ -130,15 +134,26 @@ class ResiliencyCallback:
             self._notes.checkpointed(newer)
             self._events.emit("checkpoint", step=newer, tier="global", written=True)
 
+    def _listen_to(self, handler: Any) -> None:
+        """The loop asks its handler after each step, all ranks together: asking again would be one more collective."""
+        ask = handler.signals_received
+
+        def signals_received() -> list[bool]:
+            answers: list[bool] = ask()
+            self._signalled = any(answers)
+            return answers
+
+        handler.signals_received = signals_received
+
     def _lost_monitor(self, message: str) -> None:
         self._events.emit("monitor_lost", message=message)
+        text = "the rank monitor is gone, as after Slurm's signal: hangs are no longer seen, and the training goes on"
+        logger().warning(line(self._identity.rank, text))
 
     def _left_early(self) -> None:
         """The loop was left before its last iteration, by all ranks after the same one."""
         train, step = self._state.cfg.train, self._step
-        # A collective: any rank may have got the signal.
-        signalled = train.exit_signal_handler and any(self._state.signal_handler.signals_received())
-        if signalled and self._judge.is_notice(signal.Signals[signal_name(train.exit_signal)]):
+        if self._signalled and self._judge.is_notice(signal.Signals[signal_name(train.exit_signal)]):
             self._end(self._preempted)
         elif train.exit_interval and step % train.exit_interval == 0:
             self._say(f"iteration {step} is where train.exit_interval ends the program: finished")

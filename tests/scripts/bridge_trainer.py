@@ -150,7 +150,10 @@ def should_exit(state: argparse.Namespace, saved: Saved, weight: torch.Tensor) -
         fault_tolerance.on_checkpointing_start(state)
         saved.save(step, weight)
         fault_tolerance.on_checkpointing_end(is_async_finalization=False, global_state=state)
-    return bool(signalled or late or ends)
+    exits = bool(signalled or late or ends)
+    if exits:
+        dist.barrier()
+    return exits
 
 
 def main() -> None:

@@ -66,6 +66,7 @@ class Training:
         with pytest.raises(SystemExit), self.callback:
             self.fire("on_train_start")
             self.steps(3)
+            self.state.signal_handler.signals_received()
             if saved:
                 self.checkpointed(3)
             sys.exit(0)
@@ -179,6 +180,20 @@ def test_an_evaluation_alone_is_finished_when_it_returns(training: Training) -> 
         training.fire("on_eval_start")
         training.fire("on_test_start")
     assert training.verdict is Reason.FINISHED
+
+
+def test_a_program_that_exits_before_its_loop_is_not_finished(training: Training) -> None:
+    with pytest.raises(SystemExit), training.callback:
+        sys.exit(0)
+    assert training.verdict is None
+
+
+def test_the_loop_is_asked_for_signals_no_more_often_than_it_asks(training: Training) -> None:
+    asked = []
+    training.state.signal_handler.signals_received = lambda: asked.append(1) or [True]
+    training.leaves()
+    assert training.verdict is Reason.PREEMPTED
+    assert len(asked) == 1
 
 
 def test_it_must_be_entered(training: Training) -> None:
