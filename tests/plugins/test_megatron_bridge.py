@@ -13,8 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import fiddle as fdl
 import nemo_run as run
 import pytest
+from nemo_run.core.serialization.zlib_json import ZlibJSONSerializer
 
 from nemo_resiliency_plugins import ConflictError, UnsupportedError, megatron_bridge
 from tests.harness import SCRIPTS, clean_env
@@ -194,6 +196,9 @@ def test_a_partial_is_told_in_its_configuration(tmp_path: Path, config: Any) -> 
     assert (task.config.ft.enable_ft_package, task.config.ft.calc_ft_timeouts) == (True, False)
     assert task.config.train.exit_signal_handler and task.config.train.exit_signal_handler_for_dataloader
     assert told(executor)["fault_tolerance"]["enable_ft_package"] is True
+    serializer = ZlibJSONSerializer()
+    arrived = fdl.build(serializer.deserialize(serializer.serialize(task))).keywords["config"]
+    assert arrived.ft == Ft(enable_ft_package=True, calc_ft_timeouts=False)
 
 
 @each_config

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.versions.unpacked import DIRECTORY, once, pip
 
 VERSIONS = ("0.3.1", "0.3.0")
-"""All that the index had, the newest first."""
+"""The newest first."""
 BRIDGE = "megatron/bridge"
 AS_THEY_ARE = (
     "recipes/run_plugins.py",
