@@ -48,7 +48,7 @@ def run_in(directory: Path, command: list[str]) -> str:
     env = clean_env({"PATH": path, "NEMORUN_HOME": str(directory / "home"), "NRP_DIR": str(directory / "nrp")})
     done = subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def events(directory: Path, name: str) -> list[dict[str, Any]]:
@@ -64,15 +64,32 @@ def test_the_example_survives_its_fault(scripts: Path) -> None:
     assert (killed["kind"], killed["rank"], killed["step"]) == ("kill", 1, 30)
 
 
-def test_the_launcher_command_runs(scripts: Path) -> None:
+def guide() -> dict[str, str]:
+    """What to look for, by the check of Megatron-Bridge's guide."""
+    [section] = re.findall(r"^## For readers of .*?^## ", TEXT, flags=re.MULTILINE | re.DOTALL)
+    return {there: look for there, _, look in re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", section, flags=re.MULTILINE)}
+
+
+def assert_said(log: str, check: str) -> None:
+    for text in re.findall(r"`([^`]+)`", guide()[check]):
+        assert text in log, log[-6000:]
+
+
+def test_the_launcher_command_runs_and_says_what_to_look_for(scripts: Path) -> None:
     [command] = [block for block in blocks("bash") if "ft_launcher" in block]
-    run_in(scripts, ["bash", "-ec", command])
+    exports = sorted(set(re.findall(r"`(export NRP_(?:FAULT_TOLERANCE|CHECKPOINT)__[^`]+)`", TEXT)))
+    assert len(exports) == 3
+    log = run_in(scripts, ["bash", "-ec", "\n".join([*exports, command])])
     assert events(scripts, "finished")
+    for check in ("`run_fault_tolerance.sh`", "`run_fault_tolerance.sh --simulate-fault`", "asynchronous checkpoints"):
+        assert_said(log, check)
+    assert log.count("section timeouts: setup=600 s") == 2
+    assert [event["step"] for event in events(scripts, "resumed") if event["rank"] == 0 and event["step"]]
 
 
 def test_the_straggler_command_reports(scripts: Path) -> None:
     [command] = [block for block in blocks("bash") if "NRP_STRAGGLER__ENABLED" in block]
-    run_in(scripts, ["bash", "-ec", command])
+    assert_said(run_in(scripts, ["bash", "-ec", command]), "`straggler_detection_example.py`")
     [report] = [event for event in events(scripts, "straggler_report") if event["rank"] == 0]
     assert report["absent"] == dict.fromkeys(("gpu_relative", "gpu_individual"), "there is no GPU")
     assert set(report["scores"]) == {"host_relative", "host_individual"}

@@ -6,8 +6,16 @@ import zipfile
 from pathlib import Path
 
 PACKAGE = "nemo_resiliency_plugins"
-COMPAT = ("__init__.py", "gloo.py", "inprocess.py", "nvrx.py", "nvrx_stragglers.py", "spare_ranks.py")
-ROOMS = ("__init__.py", "errors.py", "contract.py", "config", "runtime", *(f"compat/{name}" for name in COMPAT))
+COMPAT = ("__init__.py", "gloo.py", "inprocess.py", "nvrx.py", "nvrx_guard.py", "nvrx_stragglers.py", "spare_ranks.py")
+ROOMS = (
+    "__init__.py",
+    "errors.py",
+    "contract.py",
+    "config",
+    "runtime",
+    "integrations",
+    *(f"compat/{name}" for name in COMPAT),
+)
 """What ranks and node scripts import; it needs the standard library, torch and NVRx."""
 FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 

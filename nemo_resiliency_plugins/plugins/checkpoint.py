@@ -9,6 +9,7 @@ import nemo_run as run
 from nemo_run.core.execution.base import Executor
 
 from nemo_resiliency_plugins.config import CheckpointConfig
+from nemo_resiliency_plugins.config.rules import changed_fields
 from nemo_resiliency_plugins.plugins.edits import Edit, Note
 from nemo_resiliency_plugins.plugins.script_args import CheckpointPluginScriptArgs
 from nemo_resiliency_plugins.plugins.session_plugin import SessionPlugin
@@ -44,10 +45,12 @@ class CheckpointPlugin(SessionPlugin):
 
     CONFIG = CheckpointConfig
     SCRIPT_ARGS = CheckpointPluginScriptArgs
-    SECTION = "checkpoint"
 
     def notes(self, task: run.Partial | run.Script, executor: Executor) -> Iterator[Edit]:
         missing = self.job_config().missing_for_local_tier
         if missing is not None:
             text = f"no local tier unless the script sets {missing}: it takes a directory and an interval"
+            yield Note(self.name, text, warn=True)
+        elif self.non_persistent_local_ckpt_dir is None and "non_persistent_local_ckpt_algo" in changed_fields(self):
+            text = "non_persistent_local_ckpt_algo has no effect unless the script sets non_persistent_local_ckpt_dir"
             yield Note(self.name, text, warn=True)

@@ -18,6 +18,7 @@ from nemo_run.core.execution.base import Executor
 
 from nemo_resiliency_plugins.contract import LAUNCH_MODULE, decode_arguments, encode_arguments
 from nemo_resiliency_plugins.errors import ConflictError
+from nemo_resiliency_plugins.plugins.container import name_for_containers
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,9 @@ class SetEnv(Edit):
         if current is None:
             target.executor.env_vars[self.name] = self.value
             target.owners[self._key] = self.owner
-        elif current != self.value:
+        if current in (None, self.value):
+            name_for_containers(target.executor, self.name)
+        else:
             log.info("%s: %s stays %r, as set by the user", self.owner, self.name, current)
 
     def __str__(self) -> str:
@@ -198,7 +201,7 @@ class AddArguments(Edit):
     def check(self, target: Target) -> None:
         given = _by_key(script_arguments(target.task))
         for key, value in _by_key(self.arguments).items():
-            if given.get(key, value) != value:
+            if not _same(given.get(key, value), value):
                 rule = f"{self.owner} adds {key}={value}, the script's arguments have {key}={given[key]}"
                 raise ConflictError("task.args", f"{key}={given[key]}", rule, "Remove one of them")
 
@@ -271,6 +274,11 @@ def script_arguments(task: run.Partial | run.Script) -> list[str]:
 def _by_key(arguments: Iterable[str]) -> dict[str, str]:
     """The ``key=value`` arguments, by key."""
     return dict(argument.split("=", 1) for argument in arguments if "=" in argument and not argument.startswith("-"))
+
+
+def _same(one: str, other: str) -> bool:
+    """OmegaConf takes True for true."""
+    return one == other or (one.lower() == other.lower() and one.lower() in ("true", "false"))
 
 
 def _contains(arguments: list[str], part: tuple[str, ...]) -> bool:

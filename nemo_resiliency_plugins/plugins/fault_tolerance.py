@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import nemo_run as run
@@ -29,13 +29,15 @@ from nemo_resiliency_plugins.contract import CHECKPOINTING, OUT_OF_SECTION, SETU
 from nemo_resiliency_plugins.errors import ConfigError, UnsupportedError
 from nemo_resiliency_plugins.plugins import fault_tolerance_local, fault_tolerance_slurm
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
-from nemo_resiliency_plugins.plugins.edits import Edit
+from nemo_resiliency_plugins.plugins.edits import Edit, script_arguments
+from nemo_resiliency_plugins.plugins.inprocess_arguments import refuse_megatrons_own
 from nemo_resiliency_plugins.plugins.script_args import (
     MEGATRON_BRIDGE,
     FaultTolerancePluginScriptArgs,
-    argument_edits,
     require_module_level,
+    script_edits,
 )
+from nemo_resiliency_plugins.plugins.telling import without_the_other
 
 NAME = "FaultTolerancePlugin"
 CHECKPOINTING_TIMEOUT_S = 420.0
@@ -126,7 +128,8 @@ class FaultTolerancePlugin(ResiliencyPlugin):
         self.job_config()
 
     def plan(self, task: run.Partial | run.Script, executor: Executor) -> tuple[Edit, ...]:
-        arguments = argument_edits(NAME, task, self._script_arguments())
+        refuse_megatrons_own(NAME, script_arguments(task))
+        arguments = (*without_the_other(NAME, self, NEEDS), *self._script_edits(task))
         if isinstance(executor, run.SlurmExecutor):
             return (*arguments, *fault_tolerance_slurm.plan(self, task, executor))
         if isinstance(executor, run.LocalExecutor):
@@ -174,13 +177,17 @@ class FaultTolerancePlugin(ResiliencyPlugin):
             workload_check_interval=self.workload_check_interval,
         )
 
-    def _script_arguments(self) -> list[str]:
+    def _script_edits(self, task: run.Partial | run.Script) -> Iterator[Edit]:
         args = FaultTolerancePluginScriptArgs(self.enable_ft_package, self.calc_ft_timeouts)
-        if self.script_args_converter_fn is not None:
-            return list(self.script_args_converter_fn(args))
-        return args.overrides() if self.overrides == MEGATRON_BRIDGE else []
+        return script_edits(NAME, task, args, overrides=self.overrides, converter=self.script_args_converter_fn)
 
 
+NEEDS: dict[str, tuple[str, Any]] = {
+    **{name: ("simulate_fault", True) for name in field_names(FaultToleranceConfig) if name.startswith("simulated_")},
+    "timeout_safety_factor": ("calc_ft_timeouts", True),
+    "timeout_floor_s": ("calc_ft_timeouts", True),
+}
+"""By field that does nothing alone: which other field must have which value."""
 RULES: dict[str, Rule] = {
     **{name: rule for name, rule in FaultToleranceConfig.RULES.items() if name != "startup_timeout_s"},
     "num_in_job_restarts": A_COUNT,

@@ -6,8 +6,9 @@ import dataclasses
 from typing import Any, ClassVar
 
 from nemo_resiliency_plugins.errors import ConflictError
+from nemo_resiliency_plugins.plugins.container import name_for_containers
 from nemo_resiliency_plugins.plugins.edits import Edit, Target
-from nemo_resiliency_plugins.plugins.node_launcher import NodeLauncher
+from nemo_resiliency_plugins.plugins.node_launcher import NodeLauncher, task_key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +50,19 @@ class UseNodeLauncher(Edit):
 
 
 @dataclasses.dataclass(frozen=True)
+class PassIntoContainer(Edit):
+    """A variable of the batch script's own that the ranks read."""
+
+    name: str
+
+    def apply(self, target: Target) -> None:
+        name_for_containers(target.executor, self.name)
+
+    def __str__(self) -> str:
+        return f"{self.name} reaches a container whose image sets it too"
+
+
+@dataclasses.dataclass(frozen=True)
 class Claim(Edit):
     """Set a field of the node launcher, or with ``a.b`` an entry of one of its mappings, and own it."""
 
@@ -82,11 +96,9 @@ class Claim(Edit):
 class RegisterTask(Edit):
     """Tell the launcher of a task group about one of its tasks; the order is that of the group."""
 
-    key: str
-
     def apply(self, target: Target) -> None:
         tasks: dict[str, str] = target.executor.launcher.tasks
-        tasks.setdefault(str(id(target.task)), self.key)
+        tasks[str(id(target.task))] = task_key(target.task)  # with the arguments that plugins have added so far
 
     def __str__(self) -> str:
-        return f"task of a group: {self.key}"
+        return "the task is one of a group"

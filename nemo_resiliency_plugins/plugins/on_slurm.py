@@ -10,13 +10,13 @@ from typing import Any
 
 import nemo_run as run
 
-from nemo_resiliency_plugins.contract import ENV_STRICT, Kind
+from nemo_resiliency_plugins.contract import ENV_ROUND, ENV_STRICT, Kind
 from nemo_resiliency_plugins.errors import ConfigError, UnsupportedError
 from nemo_resiliency_plugins.plugins import shipping
 from nemo_resiliency_plugins.plugins.edits import AddSetupLines, Edit, SetField
 from nemo_resiliency_plugins.plugins.launcher import named, refuse_nsys, take_over
-from nemo_resiliency_plugins.plugins.launcher_edits import Claim, RegisterTask, UseNodeLauncher
-from nemo_resiliency_plugins.plugins.node_launcher import NRP, POLICY_FILE, RUN_DIR, NodeLauncher, task_key
+from nemo_resiliency_plugins.plugins.launcher_edits import Claim, PassIntoContainer, RegisterTask, UseNodeLauncher
+from nemo_resiliency_plugins.plugins.node_launcher import NRP, POLICY_FILE, RUN_DIR, NodeLauncher
 
 SHARED_WITH_NEMO_RUN = ("max_restarts", "initial_rank_heartbeat_timeout", "rank_heartbeat_timeout")
 """Fields that a user may have set on NeMo-Run's own launcher."""
@@ -60,8 +60,9 @@ def plan(
     directory = Path(executor.tunnel.job_dir) / Path(executor.job_dir).name / NRP
     yield AddSetupLines(owner, SETUP_LINES.format(path=shlex.quote(str(directory / POLICY_FILE))))
     yield SetField(owner, "retries", 0)
+    yield PassIntoContainer(owner, ENV_ROUND)
     if executor.run_as_group:
-        yield RegisterTask(owner, task_key(task))
+        yield RegisterTask(owner)
 
 
 def refuse_what_cannot_work(owner: str, executor: run.SlurmExecutor, trains: int) -> None:

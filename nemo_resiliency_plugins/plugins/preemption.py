@@ -26,14 +26,15 @@ from nemo_resiliency_plugins.config.rules import (
 from nemo_resiliency_plugins.errors import ConfigError, ConflictError, UnsupportedError
 from nemo_resiliency_plugins.plugins import on_slurm
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
-from nemo_resiliency_plugins.plugins.edits import Edit, Note, SetField, WaitForTheLast
+from nemo_resiliency_plugins.plugins.edits import Edit, Note, SetField, WaitForTheLast, script_arguments
+from nemo_resiliency_plugins.plugins.inprocess_arguments import refuse_megatrons_own
 from nemo_resiliency_plugins.plugins.script_args import (
     MEGATRON_BRIDGE,
     PreemptionPluginScriptArgs,
-    argument_edits,
     require_module_level,
+    script_edits,
 )
-from nemo_resiliency_plugins.plugins.telling import by_variables, without_effect
+from nemo_resiliency_plugins.plugins.telling import by_variables, without_effect, without_the_other
 from nemo_resiliency_plugins.slurm.durations import seconds
 
 NAME = "PreemptionPlugin"
@@ -110,7 +111,8 @@ class PreemptionPlugin(ResiliencyPlugin):
         return {"exit_signal_handler": self.enable_exit_handler, **changed_fields(self.job_config())}
 
     def plan(self, task: run.Partial | run.Script, executor: Executor) -> tuple[Edit, ...]:
-        arguments = tuple(argument_edits(NAME, task, self._script_arguments()))
+        refuse_megatrons_own(NAME, script_arguments(task))
+        arguments = (*self._without_effect(), *self._script_edits(task))
         notes = (Note(NAME, NCCL_USES_USR1, warn=True),) if self.signal == "USR1" else ()
         if isinstance(executor, run.SlurmExecutor):
             return (*arguments, *notes, *self._on_slurm(task, executor))
@@ -159,11 +161,13 @@ class PreemptionPlugin(ResiliencyPlugin):
             NAME, "LocalExecutor announces no end and starts nothing again: the ranks heed signals that you send"
         )
 
-    def _script_arguments(self) -> list[str]:
+    def _without_effect(self) -> Iterator[Edit]:
+        if self.script_args_converter_fn is None:
+            yield from without_the_other(NAME, self, NEEDS)
+
+    def _script_edits(self, task: run.Partial | run.Script) -> Iterator[Edit]:
         args = PreemptionPluginScriptArgs(self.enable_exit_handler, self.enable_exit_handler_for_data_loader)
-        if self.script_args_converter_fn is not None:
-            return list(self.script_args_converter_fn(args))
-        return args.overrides() if self.overrides == MEGATRON_BRIDGE else []
+        return script_edits(NAME, task, args, overrides=self.overrides, converter=self.script_args_converter_fn)
 
 
 def _normal(directive: str) -> str:
@@ -173,6 +177,8 @@ def _normal(directive: str) -> str:
     return f"{scope.upper()}:{signal_name(int(name) if name.isdigit() else name)}@{lead or NEMO_RUN_WAIT_S}"
 
 
+NEEDS: dict[str, tuple[str, Any]] = {"enable_exit_handler_for_data_loader": ("overrides", MEGATRON_BRIDGE)}
+"""By field that does nothing alone: which other field must have which value."""
 RULES: dict[str, Rule] = {
     "preempt_time": (
         lambda value: is_count(value) and 0 < value <= MAX_LEAD_S,

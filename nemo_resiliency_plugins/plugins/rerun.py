@@ -9,12 +9,17 @@ import nemo_run as run
 from nemo_run.core.execution.base import Executor
 
 from nemo_resiliency_plugins.config import RerunStateMachineConfig
-from nemo_resiliency_plugins.config.rerun import NOTHING, VALIDATE
+from nemo_resiliency_plugins.config.rerun import NOTHING, STATS, VALIDATE
 from nemo_resiliency_plugins.plugins.edits import Edit, Note
-from nemo_resiliency_plugins.plugins.script_args import RerunStateMachinePluginScriptArgs
+from nemo_resiliency_plugins.plugins.script_args import MEGATRON_BRIDGE, RerunStateMachinePluginScriptArgs
 from nemo_resiliency_plugins.plugins.session_plugin import EXCLUSIONS, MAX_NODE_EXCLUSIONS, SessionPlugin
 
 NOWHERE_ELSE = "a suspect result that comes again ends the run with code 16: LocalExecutor has no other node"
+
+ALPHA = (
+    "Megatron-Bridge's own re-run state machine is alpha: rely on check_for_nan_in_loss, not on its re-runs. "
+    "In a loop of your own, session.checked does them"
+)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -58,10 +63,19 @@ class RerunStateMachinePlugin(SessionPlugin):
 
     CONFIG = RerunStateMachineConfig
     SCRIPT_ARGS = RerunStateMachinePluginScriptArgs
-    SECTION = "rerun_state_machine"
     ALWAYS_TOLD = ("rerun_mode",)
     POLICY_FIELDS = EXCLUSIONS
+    NEEDS = {
+        "spiky_loss_factor": ("check_for_spiky_loss", True),
+        "spike_warmup_steps": ("check_for_spiky_loss", True),
+        "spike_window": ("check_for_spiky_loss", True),
+        "accept": ("rerun_mode", VALIDATE),
+        "determinism_interval": ("rerun_mode", STATS),
+        "max_node_exclusions": ("rerun_mode", VALIDATE),
+    }
 
     def notes(self, task: run.Partial | run.Script, executor: Executor) -> Iterator[Edit]:
         if self.rerun_mode == VALIDATE and isinstance(executor, run.LocalExecutor):
             yield Note(self.name, NOWHERE_ELSE)
+        if self.rerun_mode == VALIDATE and self.overrides == MEGATRON_BRIDGE:
+            yield Note(self.name, ALPHA, warn=True)

@@ -3,49 +3,72 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, ClassVar
 
 import nemo_run as run
 
 from nemo_resiliency_plugins.errors import ConfigError, UnsupportedError
 from nemo_resiliency_plugins.plugins.edits import AddArguments, Edit
+from nemo_resiliency_plugins.plugins.task_config import SetTaskConfig, has_config
 
 MEGATRON_BRIDGE = "megatron_bridge"
 
 
 @dataclasses.dataclass
-class FaultTolerancePluginScriptArgs:
+class ScriptArgs:
+    """What a ``script_args_converter_fn`` is given; each plugin has a class of its own."""
+
+    SECTION: ClassVar[str]
+    """That of Megatron-Bridge's configuration."""
+
+    def values(self) -> dict[str, Any]:
+        """The fields of that section."""
+        return dataclasses.asdict(self)
+
+    def overrides(self, leave_out: Collection[str] = ()) -> list[str]:
+        """As Megatron-Bridge's scripts take them, without the fields that the script is given already."""
+        told = {name: value for name, value in self.values().items() if name not in leave_out}
+        return [f"{self.SECTION}.{name}={self.as_text(value)}" for name, value in told.items()]
+
+    @staticmethod
+    def as_text(value: Any) -> str:
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@dataclasses.dataclass
+class FaultTolerancePluginScriptArgs(ScriptArgs):
     """What ``script_args_converter_fn`` of FaultTolerancePlugin is given."""
 
     enable_ft_package: bool
     calc_ft_timeouts: bool
 
-    def overrides(self) -> list[str]:
-        """As Megatron-Bridge's scripts take them."""
-        return _hydra({"ft.enable_ft_package": self.enable_ft_package, "ft.calc_ft_timeouts": self.calc_ft_timeouts})
+    SECTION = "ft"
 
 
 @dataclasses.dataclass
-class PreemptionPluginScriptArgs:
+class PreemptionPluginScriptArgs(ScriptArgs):
     """What ``script_args_converter_fn`` of PreemptionPlugin is given."""
 
     enable_exit_handler: bool
     enable_exit_handler_for_data_loader: bool
 
-    def overrides(self) -> list[str]:
-        """As Megatron-Bridge's scripts take them."""
-        for_loader = self.enable_exit_handler_for_data_loader
-        return _hydra(
-            {
-                "train.exit_signal_handler": self.enable_exit_handler,
-                "train.exit_signal_handler_for_dataloader": for_loader,
-            }
-        )
+    SECTION = "train"
+
+    def values(self) -> dict[str, Any]:
+        return {
+            "exit_signal_handler": self.enable_exit_handler,
+            "exit_signal_handler_for_dataloader": self.enable_exit_handler_for_data_loader,
+        }
+
+    @staticmethod
+    def as_text(value: Any) -> str:
+        """Megatron-Bridge writes True and False here, and true and false elsewhere; OmegaConf takes both."""
+        return str(value)
 
 
 @dataclasses.dataclass
-class CheckpointPluginScriptArgs:
+class CheckpointPluginScriptArgs(ScriptArgs):
     """What ``script_args_converter_fn`` of CheckpointPlugin is given."""
 
     async_save: bool
@@ -53,15 +76,16 @@ class CheckpointPluginScriptArgs:
     non_persistent_local_ckpt_dir: str | None
     non_persistent_local_ckpt_algo: str
 
-    def overrides(self, leave_out: Collection[str] = ()) -> list[str]:
-        """As Megatron-Bridge's scripts take them; without a local tier its settings are left out."""
+    SECTION = "checkpoint"
+
+    def values(self) -> dict[str, Any]:
+        """Without a local tier its settings are left out."""
         is_local = self.non_persistent_local_ckpt_dir is not None
-        values = {name: value for name, value in dataclasses.asdict(self).items() if is_local or "local" not in name}
-        return _section("checkpoint", values, leave_out)
+        return {name: value for name, value in dataclasses.asdict(self).items() if is_local or "local" not in name}
 
 
 @dataclasses.dataclass
-class StragglerPluginScriptArgs:
+class StragglerPluginScriptArgs(ScriptArgs):
     """What ``script_args_converter_fn`` of StragglerPlugin is given."""
 
     enabled: bool
@@ -75,13 +99,11 @@ class StragglerPluginScriptArgs:
     enable_logging: bool
     profiling_interval: int
 
-    def overrides(self, leave_out: Collection[str] = ()) -> list[str]:
-        """As Megatron-Bridge's scripts take them, without the fields that the script is given already."""
-        return _section("nvrx_straggler", dataclasses.asdict(self), leave_out)
+    SECTION = "nvrx_straggler"
 
 
 @dataclasses.dataclass
-class RerunStateMachinePluginScriptArgs:
+class RerunStateMachinePluginScriptArgs(ScriptArgs):
     """What ``script_args_converter_fn`` of RerunStateMachinePlugin is given."""
 
     rerun_mode: str
@@ -89,27 +111,38 @@ class RerunStateMachinePluginScriptArgs:
     check_for_spiky_loss: bool
     spiky_loss_factor: float
 
-    def overrides(self, leave_out: Collection[str] = ()) -> list[str]:
-        """As Megatron-Bridge's scripts take them, without the fields that the script is given already."""
-        return _section("rerun_state_machine", dataclasses.asdict(self), leave_out)
+    SECTION = "rerun_state_machine"
 
 
-def _section(section: str, values: Mapping[str, Any], leave_out: Collection[str]) -> list[str]:
-    return _hydra({f"{section}.{name}": value for name, value in values.items() if name not in leave_out})
+Converter = Callable[[Any], list[str]]
 
 
-def _hydra(values: Mapping[str, Any]) -> list[str]:
-    return [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in values.items()]
+def script_edits(
+    owner: str,
+    task: run.Script | run.Partial,
+    args: ScriptArgs,
+    *,
+    overrides: str | None,
+    converter: Converter | None,
+    leave_out: Collection[str] = (),
+) -> Iterator[Edit]:
+    """The edits that tell ``task`` what ``args`` hold, where ``overrides`` or ``converter`` ask for it.
 
-
-def argument_edits(owner: str, task: run.Script | run.Partial, arguments: list[str]) -> Iterator[Edit]:
-    """The edit that adds ``arguments``, if there are any.
+    Args:
+        leave_out: fields that the script is given already.
 
     Raises:
-        UnsupportedError: the task takes none.
+        UnsupportedError: the task takes neither arguments nor a configuration.
     """
-    if arguments and not (isinstance(task, run.Script) and task.path):
-        rule = "overrides and script_args_converter_fn need a run.Script with a path"
+    if converter is None and overrides is None:
+        return
+    if converter is None and has_config(task):
+        for name, value in args.values().items():
+            yield SetTaskConfig(owner, args.SECTION, name, value)
+        return
+    arguments = args.overrides(leave_out) if converter is None else list(converter(args))
+    if not (isinstance(task, run.Script) and task.path):
+        rule = "overrides and script_args_converter_fn need a run.Script with a path, or a run.Partial with a config"
         remedy = "Leave both unset: the session is told without them."
         raise UnsupportedError("task", type(task).__name__, rule, remedy)
     if arguments:

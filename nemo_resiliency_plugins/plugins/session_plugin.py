@@ -15,8 +15,8 @@ from nemo_resiliency_plugins.plugins import on_slurm
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
 from nemo_resiliency_plugins.plugins.edits import Edit, script_arguments
 from nemo_resiliency_plugins.plugins.given_arguments import given_fields
-from nemo_resiliency_plugins.plugins.script_args import MEGATRON_BRIDGE, argument_edits, require_module_level
-from nemo_resiliency_plugins.plugins.telling import by_variables, without_effect
+from nemo_resiliency_plugins.plugins.script_args import MEGATRON_BRIDGE, ScriptArgs, require_module_level, script_edits
+from nemo_resiliency_plugins.plugins.telling import by_variables, without_effect, without_the_other
 
 MAX_NODE_EXCLUSIONS = 3
 EXCLUSIONS = {"max_node_exclusions": "policy.max_exclusions"}
@@ -49,13 +49,13 @@ class SessionPlugin(ResiliencyPlugin):
     strict: bool = False
 
     CONFIG: ClassVar[type]
-    SCRIPT_ARGS: ClassVar[type]
-    SECTION: ClassVar[str]
-    """That of Megatron-Bridge's configuration."""
+    SCRIPT_ARGS: ClassVar[type[ScriptArgs]]
     ALWAYS_TOLD: ClassVar[tuple[str, ...]] = ()
     """Fields that the job gets at their default too; the others stay open for the script's own config then."""
     POLICY_FIELDS: ClassVar[Mapping[str, str]] = {}
     """Fields that are entries of the retry policy."""
+    NEEDS: ClassVar[Mapping[str, tuple[str, Any]]] = {}
+    """By field that does nothing alone: which other field must have which value."""
 
     @property
     def name(self) -> str:
@@ -83,8 +83,8 @@ class SessionPlugin(ResiliencyPlugin):
         yield from ()
 
     def plan(self, task: run.Partial | run.Script, executor: Executor) -> tuple[Edit, ...]:
-        notes = tuple(self.notes(task, executor))
-        arguments = argument_edits(self.name, task, self._script_arguments(task))
+        notes = (*without_the_other(self.name, self, self.NEEDS), *self.notes(task, executor))
+        arguments = tuple(self._script_edits(task))
         if isinstance(executor, run.SlurmExecutor):
             options: dict[str, Any] = {"claims": self._claims(), "trains": self.trains, "strict": self.strict}
             return (*notes, *arguments, *on_slurm.plan(self.name, task, executor, **options))
@@ -105,10 +105,8 @@ class SessionPlugin(ResiliencyPlugin):
         yield from by_variables(self.name, section, self.told_to_the_job(), strict=self.strict)
         yield from without_effect(self.name, self, [*self.POLICY_FIELDS, "trains"])
 
-    def _script_arguments(self, task: run.Partial | run.Script) -> list[str]:
+    def _script_edits(self, task: run.Partial | run.Script) -> Iterator[Edit]:
         fields = {field: getattr(self, field) for field in field_names(self.SCRIPT_ARGS)}
-        given = given_fields(self.name, self.SECTION, script_arguments(task), fields)
-        args = self.SCRIPT_ARGS(**fields)
-        if self.script_args_converter_fn is not None:
-            return list(self.script_args_converter_fn(args))
-        return list(args.overrides(leave_out=given)) if self.overrides == MEGATRON_BRIDGE else []
+        given = given_fields(self.name, self.SCRIPT_ARGS.SECTION, script_arguments(task), fields)
+        args, converter = self.SCRIPT_ARGS(**fields), self.script_args_converter_fn
+        return script_edits(self.name, task, args, overrides=self.overrides, converter=converter, leave_out=given)

@@ -58,9 +58,14 @@ class StragglerPlugin(SessionPlugin):
 
     CONFIG = NVRxStragglerDetectionConfig
     SCRIPT_ARGS = StragglerPluginScriptArgs
-    SECTION = "nvrx_straggler"
     ALWAYS_TOLD = ("enabled",)
     POLICY_FIELDS = EXCLUSIONS
+    NEEDS = {
+        "max_node_exclusions": ("stop_if_detected", True),
+        "gpu_relative_perf_threshold": ("calc_relative_gpu_perf", True),
+        "gpu_individual_perf_threshold": ("calc_individual_gpu_perf", True),
+        "num_gpu_perf_scores_to_print": ("enable_logging", True),
+    }
 
     def notes(self, task: run.Partial | run.Script, executor: Executor) -> Iterator[Edit]:
         if self.enabled:

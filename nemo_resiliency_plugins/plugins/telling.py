@@ -32,3 +32,23 @@ def without_effect(owner: str, plugin: Any, names: Iterable[str]) -> Iterator[Ed
         if asked and plugin.strict:
             raise UnsupportedError(f"{owner}.{name}", value, text, "Leave it at its default.")
         yield Note(owner, text, warn=asked)
+
+
+def without_the_other(owner: str, plugin: Any, needs: Mapping[str, tuple[str, Any]]) -> Iterator[Edit]:
+    """Notes, aloud, on fields that were chosen and do nothing because of another field.
+
+    Args:
+        needs: by field, which other field must have which value for it to do something.
+
+    Raises:
+        UnsupportedError: there is one, and the plugin is strict.
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(plugin)}
+    for name, (other, needed) in needs.items():
+        value = getattr(plugin, name)
+        if value == defaults[name] or getattr(plugin, other) == needed:
+            continue
+        rule, remedy = f"has no effect without {other}={needed!r}", f"Set {other}, or leave {name} at its default."
+        if plugin.strict:
+            raise UnsupportedError(f"{owner}.{name}", value, rule, remedy)
+        yield Note(owner, f"{name}={value!r} {rule}. {remedy}", warn=True)

@@ -18,6 +18,7 @@ MAY_USE: dict[str, set[str]] = {
     "config": {"errors"},
     "compat.nvrx": {"errors"},
     "compat.nvrx_stragglers": {"errors", "compat.nvrx"},
+    "compat.nvrx_guard": set(),
     "compat.gloo": {"errors"},
     "compat.inprocess": {"errors", "compat.spare_ranks"},
     "compat.spare_ranks": {"errors"},
@@ -33,6 +34,8 @@ MAY_USE: dict[str, set[str]] = {
         "compat.nvrx_stragglers",
         "compat.spare_ranks",
     },
+    "integrations": {"errors", "contract", "config", "compat.nvrx_guard", "runtime"},
+    "megatron_bridge": {"plugins"},
     "plugins": {"errors", "contract", "config", "slurm", "compat.nvrx", "compat.nemo_run"},
     "cli": {"errors", "contract", "config", "compat.nvrx", "compat.nemo_run", "plugins", "slurm", "recipes"},
     "recipes": {"", "runtime"},
@@ -48,6 +51,7 @@ TORCH_AT_IMPORT = {
     "recipes/scripts/small_gpt.py",
 }
 """Files that only functions import, or that are training scripts."""
+INTEGRATIONS = [f"{PACKAGE}.integrations.{path.stem}" for path in (ROOT / PACKAGE / "integrations").glob("[!_]*.py")]
 HEAVY = {"torch", "nvidia_resiliency_ext"}
 
 
@@ -141,7 +145,7 @@ def loaded_after(statement: str) -> set[str]:
     return {name.split(".")[0] for name in output.split()}
 
 
-@pytest.mark.parametrize("module", ["nemo_resiliency_plugins", "nemo_resiliency_plugins.runtime"])
+@pytest.mark.parametrize("module", ["nemo_resiliency_plugins", "nemo_resiliency_plugins.runtime", *INTEGRATIONS])
 def test_the_job_side_starts_light(module: str) -> None:
     assert not loaded_after(f"import {module}") & {"torch", "nemo_run", "nvidia_resiliency_ext"}
 
@@ -154,4 +158,5 @@ def test_the_plugins_load_no_nvrx() -> None:
 
 def test_the_plugins_import_without_torch() -> None:
     without = "import sys; sys.modules['torch'] = sys.modules['nvidia_resiliency_ext'] = None"
-    loaded_after(f"{without}; from nemo_resiliency_plugins import FaultTolerancePlugin; FaultTolerancePlugin()")
+    for module in (PACKAGE, f"{PACKAGE}.megatron_bridge"):
+        loaded_after(f"{without}; from {module} import FaultTolerancePlugin; FaultTolerancePlugin()")

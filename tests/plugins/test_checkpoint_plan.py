@@ -52,3 +52,10 @@ def test_half_a_local_tier_is_said(
 ) -> None:
     CheckpointPlugin(**{given: LOCAL[given]}).setup(task, executor)
     assert f"no local tier unless the script sets {missing}" in caplog.text
+
+
+def test_an_algorithm_for_no_local_tier_is_said(
+    task: run.Script, executor: run.LocalExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    CheckpointPlugin(non_persistent_local_ckpt_algo="atomic").setup(task, executor)
+    assert "no effect unless the script sets non_persistent_local_ckpt_dir" in caplog.text

@@ -139,7 +139,7 @@ def test_retries_of_the_executor_that_fault_tolerance_contradicts_are_a_conflict
 
 def test_scripts_of_megatron_bridge_are_told_by_overrides(task: run.Script, tmp_path: Path) -> None:
     PreemptionPlugin(overrides="megatron_bridge").setup(task, make(tmp_path))
-    assert task.args[-2:] == ["train.exit_signal_handler=true", "train.exit_signal_handler_for_dataloader=false"]
+    assert task.args[-2:] == ["train.exit_signal_handler=True", "train.exit_signal_handler_for_dataloader=False"]
 
 
 def test_on_one_machine_the_session_is_told_by_variables(task: run.Script, executor: run.LocalExecutor) -> None:

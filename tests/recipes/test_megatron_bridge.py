@@ -17,12 +17,11 @@ from nemo_resiliency_plugins.recipes.factories import PLUGIN_SETS
 from nemo_resiliency_plugins.recipes.own_script import megatron_bridge
 from nemo_resiliency_plugins.recipes.plugin_sets import fast_recovery, in_process, production
 from tests.plugins.slurm import make
-from tests.versions.unpacked import wheel
+from tests.versions.megatron import VERSIONS, source
 
-VERSION = "0.3.1"
 OWN = ["--recipe", "llama", "model.num_layers=4", "train.train_iters=100"]
 READ: dict[str, Callable[[str], Any]] = {
-    "bool": {"true": True, "false": False}.__getitem__,
+    "bool": lambda text: {"true": True, "false": False}[text.lower()],
     "int": int,
     "float": float,
     "str": str,
@@ -34,8 +33,7 @@ READ: dict[str, Callable[[str], Any]] = {
 @functools.cache
 def classes() -> dict[str, dict[str, str]]:
     """Fields and annotations of each class, by name."""
-    path = wheel("megatron-bridge", VERSION) / "megatron/bridge/training/config.py"
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(source(VERSIONS[0], "training/config.py"))
     return {
         node.name: {ast.unparse(each.target): ast.unparse(each.annotation) for each in _fields(node)}
         for node in tree.body

@@ -1,4 +1,4 @@
-"""Wheels, unpacked: those versions of nvidia-resiliency-ext that pip installs on newer systems only, but that run."""
+"""The versions of nvidia-resiliency-ext, unpacked: pip installs the later ones on newer systems only, but they run."""
 
 from __future__ import annotations
 
@@ -37,18 +37,12 @@ _ONE_AT_A_TIME = threading.Lock()
 def python_path(version: str) -> str:
     """The ``PYTHONPATH`` under which ``version`` takes the place of the installed one."""
     with _ONE_AT_A_TIME:
-        unpacked = _once(DIRECTORY / version, lambda target: _unpack(target, *_wheel_options(version)))
-        dependencies = _once(DIRECTORY / f"deps-{OWN_PYTHON}", _install_dependencies)
+        unpacked = once(DIRECTORY / version, lambda target: _unpack(version, target))
+        dependencies = once(DIRECTORY / f"deps-{OWN_PYTHON}", _install_dependencies)
     return os.pathsep.join(map(str, (unpacked, dependencies)))
 
 
-def wheel(name: str, version: str) -> Path:
-    """What a wheel of pure Python holds, without anything that it depends on."""
-    with _ONE_AT_A_TIME:
-        return _once(DIRECTORY / f"{name}-{version}", lambda target: _unpack(target, f"{name}=={version}"))
-
-
-def _once(target: Path, fill: Callable[[Path], None]) -> Path:
+def once(target: Path, fill: Callable[[Path], None]) -> Path:
     """``target``, which is there in whole or not at all."""
     if target.exists():
         return target
@@ -65,9 +59,9 @@ def _once(target: Path, fill: Callable[[Path], None]) -> Path:
     return target
 
 
-def _unpack(target: Path, *options: str) -> None:
+def _unpack(version: str, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as downloads:
-        _pip("download", "--no-deps", f"--dest={downloads}", *options)
+        pip("download", "--no-deps", f"--dest={downloads}", *_wheel_options(version))
         [wheel] = Path(downloads).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(target)
@@ -85,10 +79,11 @@ def _wheel_options(version: str) -> list[str]:
 
 
 def _install_dependencies(target: Path) -> None:
-    _pip("install", "--only-binary=:all:", f"--target={target}", *DEPENDENCIES)
+    pip("install", "--only-binary=:all:", f"--target={target}", *DEPENDENCIES)
 
 
-def _pip(*arguments: str) -> None:
+def pip(*arguments: str) -> None:
+    """Run pip of this interpreter; an error if it fails."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, f"{' '.join(command)}:\n{done.stderr}"
