@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import zipfile
 from pathlib import Path
 
-PACKAGE = "nemo_resiliency_plugins"
+PACKAGE, DISTRIBUTION = "nemo_resiliency_plugins", "nemo-resiliency-plugins"
 COMPAT = ("__init__.py", "gloo.py", "inprocess.py", "nvrx.py", "nvrx_stragglers.py", "spare_ranks.py")
 ROOMS = ("__init__.py", "errors.py", "contract.py", "config", "runtime", *(f"compat/{name}" for name in COMPAT))
 """What ranks and node scripts import; it needs the standard library, torch and NVRx."""
@@ -20,3 +21,7 @@ def write_runtime_zip(path: Path) -> None:
             for file in sorted((root / room).rglob("*.py")) or [root / room]:
                 name = f"{PACKAGE}/{file.relative_to(root).as_posix()}"
                 archive.writestr(zipfile.ZipInfo(name, FIXED_TIME), file.read_bytes())
+        version = importlib.metadata.version(DISTRIBUTION)
+        # By it the job knows which version was shipped, where another one may be installed as well.
+        metadata = f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: {version}\n"
+        archive.writestr(zipfile.ZipInfo(f"{PACKAGE}-{version}.dist-info/METADATA", FIXED_TIME), metadata)

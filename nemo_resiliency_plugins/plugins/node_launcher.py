@@ -14,6 +14,7 @@ import yaml
 from nemo_run.core.execution.launcher import SlurmTemplate
 
 from nemo_resiliency_plugins.compat import nvrx
+from nemo_resiliency_plugins.compat.nemo_run import mend_status
 from nemo_resiliency_plugins.config import PreemptionConfig
 from nemo_resiliency_plugins.contract import CONFIG_FILE, MONITOR_FILE, NODE_SECTION, RUNTIME_FILE, Kind
 from nemo_resiliency_plugins.errors import ConfigError
@@ -55,7 +56,11 @@ class NodeLauncher(SlurmTemplate):
     owners: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """The template is ours, so none has to be given."""
+        """The template is ours, so none has to be given.
+
+        A process that asks for the status later builds the launcher again, and nothing else of ours.
+        """
+        mend_status()
 
     def claimed(self, name: str) -> Any:
         """The value of a field, or with ``a.b`` of an entry of the mapping ``a``."""
@@ -79,7 +84,9 @@ class NodeLauncher(SlurmTemplate):
             return None
         directory = Path(self.job_dir) / NRP
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / CONFIG_FILE).write_text(json.dumps({NODE_SECTION: self.node_settings(), **self.config}, indent=1) + "\n")
+        (directory / CONFIG_FILE).write_text(
+            json.dumps({NODE_SECTION: self.node_settings(), **self.config}, indent=1) + "\n"
+        )
         (directory / MONITOR_FILE).write_text(yaml.safe_dump(self.monitor_settings(), sort_keys=False))
         (directory / POLICY_FILE).write_text(retry_script(**self.policy_values()))
         write_runtime_zip(directory / RUNTIME_FILE)

@@ -73,6 +73,8 @@ class BatchJob:
         if not command:
             raise ConfigError("command", list(command), "is empty", "Say what to run, such as python train.py.")
         check_options(options)
+        if not self.directory.startswith("/"):
+            raise ConfigError("directory", self.directory, "must be absolute", "Give a path that all nodes share.")
         return render(
             "sbatch.sh.j2",
             version=version,

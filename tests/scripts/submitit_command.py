@@ -1,4 +1,4 @@
-"""Submits the trainer through submitit as a command under FaultTolerancePlugin; prints the job's id and its result."""
+"""Submits the trainer through submitit as a command under FaultTolerancePlugin; prints the job's id and its results."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ if __name__ == "__main__":
     # A limit of two minutes leaves the retry policy nothing but a requeue.
     executor.update_parameters(timeout_min=2, **parameters)
     job = executor.submit(NodeTask(["python", f"{scripts}/trainer.py", *sys.argv[2:]]))
-    print(job.job_id, job.result())
+    print(job.job_id, job.results())

@@ -100,10 +100,9 @@ def submit(
     executor = run.SlurmExecutor(
         account="root",
         tunnel=run.LocalTunnel(job_dir=str(home / "experiments")),
-        packager=run.Packager(),
         env_vars=variables,
         poll_estimated_start_time=False,
-        **options,
+        **{"packager": run.Packager(), **options},
     )
     quiet = {"enable_goodbye_message": False, "skip_status_at_exit": True}
     with (

@@ -117,12 +117,14 @@ def test_a_job_that_continues_another_one_goes_on_in_its_directory(tmp_path: Pat
     "option", ["", "--time=1\n#SBATCH --nodes=9", "--nodes=3", "-N3", "--time 1", "--signal=USR1@9", "time=1"]
 )
 def test_an_option_that_is_not_the_users_is_refused(option: str) -> None:
-    with pytest.raises(ConfigError, match="must be --NAME|set by the script"):
+    with pytest.raises(ConfigError, match=r"must be --NAME|set by the script"):
         script("preemption", "/d", options=[option])
 
 
 def test_options_stand_in_the_script() -> None:
-    text = script("preemption", "/d", options=["--time=1:00:00", "--comment=a b", "--nodelist=n1"], setup=["module load x"])
+    text = script(
+        "preemption", "/d", options=["--time=1:00:00", "--comment=a b", "--nodelist=n1"], setup=["module load x"]
+    )
     assert request(text)[-3:] == ["--time=1:00:00", "'--comment=a b'", "--nodelist=n1"]
     assert "\nmodule load x\n" in text
 
@@ -130,9 +132,11 @@ def test_options_stand_in_the_script() -> None:
 def test_what_cannot_work_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"preempt_time=30: must be shorter than the time limit"):
         script("preemption", "/d", options=["--time=0:20"])
-    with pytest.raises(ConfigError, match="plugins=.*is empty"):
+    with pytest.raises(ConfigError, match=r"plugins=.*is empty"):
         sbatch_script([], ["python"], directory="/d")
-    with pytest.raises(ConfigError, match="command=.*is empty"):
+    with pytest.raises(ConfigError, match=r"directory='~/nrp': must be absolute"):
+        script("preemption", "~/nrp")
+    with pytest.raises(ConfigError, match=r"command=.*is empty"):
         sbatch_script([PreemptionPlugin()], [], directory="/d")
     with pytest.raises(ConfigError, match="overrides"):
         sbatch_script([PreemptionPlugin(overrides="megatron_bridge")], ["python"], directory="/d")
