@@ -94,15 +94,20 @@ def _made(kind: type, values: dict[str, Any]) -> Any:
 
 def _kinds() -> dict[str, type]:
     """The plugins by the names that this verb has for them."""
-    import nemo_resiliency_plugins as public
+    from nemo_resiliency_plugins.plugins.checkpoint import CheckpointPlugin
+    from nemo_resiliency_plugins.plugins.fault_tolerance import FaultTolerancePlugin
+    from nemo_resiliency_plugins.plugins.inprocess import InProcessRestartPlugin
+    from nemo_resiliency_plugins.plugins.preemption import PreemptionPlugin
+    from nemo_resiliency_plugins.plugins.rerun import RerunStateMachinePlugin
+    from nemo_resiliency_plugins.plugins.straggler import StragglerPlugin
 
     return {
-        "fault-tolerance": public.FaultTolerancePlugin,
-        "preemption": public.PreemptionPlugin,
-        "inprocess": public.InProcessRestartPlugin,
-        "checkpoint": public.CheckpointPlugin,
-        "straggler": public.StragglerPlugin,
-        "rerun": public.RerunStateMachinePlugin,
+        "fault-tolerance": FaultTolerancePlugin,
+        "preemption": PreemptionPlugin,
+        "inprocess": InProcessRestartPlugin,
+        "checkpoint": CheckpointPlugin,
+        "straggler": StragglerPlugin,
+        "rerun": RerunStateMachinePlugin,
     }
 
 

@@ -244,9 +244,10 @@ def test_another_process_of_the_laptop_follows_and_cancels_the_job(
     job = Traces(tmp_path, directory / "nrp")
     wait_for(lambda: len(job.steps()) > 3, deadline_s=90, what="some steps")
     assert "status RUNNING" in machine.run(STATUS)
-    cluster.requeue(job_id)
+    cluster.run("scontrol", "requeuehold", job_id)
     cluster.wait_for_state(job_id, "PENDING")
     assert "status PENDING" in machine.run(STATUS), "NeMo-Run alone says FAILED"
+    cluster.run("scontrol", "release", job_id)
     cluster.wait_for_restart(job_id, 1)
     machine.run(CANCEL)
     assert cluster.wait_for_end(job_id)[-1]["State"].startswith("CANCELLED")

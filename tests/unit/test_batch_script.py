@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from nemo_resiliency_plugins.cli.main import app
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
 from nemo_resiliency_plugins.plugins.plain_slurm import sbatch_script, submitit_parameters
 
+README = Path(__file__).parents[2] / "README.md"
 SRUN = """\
 #!/bin/bash
 printf '%s\\n' "$@" > "$SEEN"
@@ -171,6 +173,13 @@ def test_the_verb_prints_what_the_function_returns() -> None:
         options=["--time=1:00:00"],
     )
     assert (code, text) == (0, expected)
+
+
+def test_the_command_of_the_readme_prints_a_script() -> None:
+    [block] = re.findall(r"```bash\n(nemo-resiliency sbatch .*?) > train.sbatch\n```", README.read_text(), re.DOTALL)
+    code, text = cli(*shlex.split(block)[2:])
+    assert code == 0, text
+    assert request(text)[:3] == ["--nodes=4", "--ntasks-per-node=1", "--signal=TERM@60"]
 
 
 @pytest.mark.parametrize(
