@@ -5,11 +5,12 @@ The commands are those of the packagers (NeMo-Run 0.11), so that the answers are
 
 from __future__ import annotations
 
+import io
 import os
 import posixpath
-import shlex
 import subprocess
-from collections.abc import Iterator
+import tarfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import nemo_run as run
@@ -20,7 +21,7 @@ GIT_LINK = "160000"
 
 
 def holds(packager: run.Packager, path: str) -> bool | None:
-    """Whether the archive has the file ``path``, relative to the job's working directory; None: nobody can tell."""
+    """Whether the archive has the file or directory ``path`` of the job's working directory; None: nobody can tell."""
     path = posixpath.normpath(path)
     if packager.symlink_from_remote_dir or path.startswith(".."):
         return None
@@ -29,7 +30,7 @@ def holds(packager: run.Packager, path: str) -> bool | None:
     if isinstance(packager, run.GitArchivePackager):
         return _in_git(packager, path)
     if isinstance(packager, run.PatternPackager):
-        return path in set(_found(packager.include_pattern, packager.relative_path, Path.cwd()))
+        return _is_among(_found(packager.include_pattern, packager.relative_path, Path.cwd()), path)
     return _in_hybrid(packager, path) if isinstance(packager, HybridPackager) else None
 
 
@@ -59,7 +60,7 @@ def _in_git(packager: run.GitArchivePackager, path: str) -> bool | None:
     top = top_level(packager)
     if top is None:
         return None
-    if path in set(_found(packager.include_pattern, packager.include_pattern_relative_path, top)):
+    if _is_among(_found(packager.include_pattern, packager.include_pattern_relative_path, top), path):
         return True
     if packager.include_submodules:
         for module in _submodules(top):
@@ -82,9 +83,16 @@ def _in_hybrid(packager: HybridPackager, path: str) -> bool | None:
 
 def _has(repository: Path, tree: str, path: str) -> bool:
     """Whether ``git archive`` would write the file; unlike ``cat-file`` it heeds ``export-ignore``."""
-    command = f"git archive --format=tar {shlex.quote(tree)} -- {shlex.quote(path)} | tar -t"
-    done = subprocess.run(["bash", "-c", command], cwd=repository, capture_output=True, text=True, check=False)
-    return path in done.stdout.splitlines()
+    command = ["git", "archive", "--format=tar", tree, "--", path]
+    done = subprocess.run(command, cwd=repository, capture_output=True, check=False)
+    if done.returncode != 0:
+        return False
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as written:
+        return _is_among(written.getnames(), path)
+
+
+def _is_among(names: Iterable[str], path: str) -> bool:
+    return any(name == path or name.startswith(f"{path}/") for name in names)
 
 
 def _submodules(top: Path) -> list[str]:

@@ -48,9 +48,11 @@ def check(owner: str, task: run.Script | run.Partial, executor: run.SlurmExecuto
         UnsupportedError: code is missing there for certain; or, if ``strict``, it may be.
     """
     found = of_script(task, executor) if isinstance(task, run.Script) else of_functions(task, executor)
-    for text in (*found, *of_ours(executor), *uncommitted(executor)):
+    for text in (*found, *of_ours(executor)):
         if strict:
             raise UnsupportedError("task", named(task), text, "Leave strict off if the job has it all the same.")
+        yield Missing(owner, text)
+    for text in uncommitted(executor):
         yield Missing(owner, text)
     for module in _installed(task):
         yield Missing(owner, f"the job has to have {module} installed, as this machine has", warn=False)
@@ -73,7 +75,7 @@ def of_ours(executor: run.SlurmExecutor) -> Iterator[str]:
 
 
 def uncommitted(executor: run.SlurmExecutor) -> Iterator[str]:
-    """What is wrong, in words."""
+    """What need not concern the task, in words."""
     if isinstance(executor.packager, run.GitArchivePackager) and not executor.packager.symlink_from_remote_dir:
         changed = archive.changed_files(executor.packager)
         if changed:
@@ -87,7 +89,7 @@ def of_script(task: run.Script, executor: run.SlurmExecutor) -> Iterator[str]:
     Raises:
         UnsupportedError: its relative path is not in the archive, and nothing else is where the job starts.
     """
-    if not task.path or "-c" in task.entrypoint.split():
+    if not task.path or "-c" in task.entrypoint.split() or _starts_elsewhere(executor):
         return
     if task.m:
         yield from _of_module(task.path, executor, "module")
@@ -102,6 +104,12 @@ def of_script(task: run.Script, executor: run.SlurmExecutor) -> Iterator[str]:
     elif Path(path).exists() and not _is_reached(path, executor):
         where = "in the image or a mount" if executor.container_image else "on the cluster"
         yield f"{path} is a file of this machine: unless the same path is {where} too, ship it and give a relative one"
+
+
+def _starts_elsewhere(executor: run.SlurmExecutor) -> bool:
+    """Whether the user's own options for srun, which come last, name another directory."""
+    given = (word for holder in (executor, *executor.resource_group) for word in holder.srun_args or [])
+    return any(word.startswith(("--chdir", "-D", "--container-workdir")) for word in given)
 
 
 def of_functions(task: run.Partial, executor: run.SlurmExecutor) -> Iterator[str]:

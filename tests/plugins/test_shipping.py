@@ -92,10 +92,12 @@ def pattern(project: Project, *names: str) -> run.PatternPackager:
 
 
 def test_a_committed_script_is_shipped(project: Project, warnings: Told) -> None:
-    project.commit("train.py", "deep/er/eval.py")
+    project.commit("train.py", "deep/er/eval.py", "tool/__main__.py", "naïve name.py")
     assert warnings(script("train.py")) == []
     assert warnings(script("./deep/../deep/er/eval.py")) == []
     assert warnings(script("/nemo_run/code/train.py")) == []
+    assert warnings(script("tool")) == []
+    assert warnings(script("naïve name.py")) == []
 
 
 @pytest.mark.parametrize("path", ["new.py", "ignored.py", "nowhere.py", "/nemo_run/code/new.py"])
@@ -222,6 +224,8 @@ def test_what_may_be_there_is_not_refused(project: Project, warnings: Told) -> N
     assert warnings(script("../configs/task.py")) == []
     assert warnings(run.Script("train.sh", entrypoint="bash -c 'cd /opt && exec bash $0'")) == []
     assert warnings(run.Script(inline="python anything.py")) == []
+    elsewhere = ["--container-workdir=/opt/image"]
+    assert warnings(script("scripts/train.py"), srun_args=elsewhere, container_image="image") == []
 
 
 def test_a_script_of_this_machine_is_seen_where_the_file_system_is_shared(project: Project, warnings: Told) -> None:
@@ -387,9 +391,10 @@ def test_under_strict_it_is_an_error(project: Project, tmp_path: Path) -> None:
     project.commit("train.py")
     project.write("new.py")
     executor = make(tmp_path, packager=run.GitArchivePackager())
-    with pytest.raises(UnsupportedError, match=r"task='train.py': uncommitted and not shipped.*new.py"):
-        FaultTolerancePlugin(strict=True).setup(script("train.py"), executor)
+    with pytest.raises(UnsupportedError, match=r"task='new': the module new .* is not among"):
+        FaultTolerancePlugin(strict=True).setup(script("new", m=True), executor)
     assert executor.launcher is None
+    FaultTolerancePlugin(strict=True).setup(script("train.py"), executor)
 
 
 def test_on_one_machine_nothing_is_shipped_or_refused(project: Project) -> None:

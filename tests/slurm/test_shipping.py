@@ -14,6 +14,7 @@ import pytest
 
 from nemo_resiliency_plugins import PreemptionPlugin, UnsupportedError
 from tests.harness import clean_env
+from tests.plugins.slurm import make
 from tests.slurm.submitting import Submitted, submit
 from tests.slurm.testbed import Cluster
 
@@ -65,7 +66,10 @@ def submitted(cluster: Cluster, root: Path, task: Any, *plugins: PreemptionPlugi
     return submit(cluster, root / "run", task, plugins, packager=run.GitArchivePackager())
 
 
-@pytest.mark.slow
+def preview(root: Path, task: Any) -> str:
+    return PreemptionPlugin().preview(task, make(root, packager=run.GitArchivePackager()))
+
+
 def test_a_refused_script_is_not_there(cluster: Cluster, tmp_path: Path, project: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"fresh.py.*Commit"):
         submitted(cluster, tmp_path, script("fresh.py"), PreemptionPlugin())
@@ -75,30 +79,27 @@ def test_a_refused_script_is_not_there(cluster: Cluster, tmp_path: Path, project
 
 
 @pytest.mark.slow
-def test_a_module_that_was_warned_about_is_not_there(
-    cluster: Cluster, tmp_path: Path, project: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_module_that_is_warned_about_is_not_there(cluster: Cluster, tmp_path: Path, project: Path) -> None:
     importlib.invalidate_caches()
     task = run.Partial(importlib.import_module("fresh").train)
+    assert "the function's module fresh (" in preview(tmp_path, task)
     job = submitted(cluster, tmp_path, task, PreemptionPlugin())
-    assert "the function's module fresh (" in caplog.text
     assert job.ended()[0] == "FAILED"
     assert "No module named 'fresh'" in job.log
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["script", "module", "function"])
-def test_what_is_accepted_is_there(
-    cluster: Cluster, tmp_path: Path, project: Path, caplog: pytest.LogCaptureFixture, what: str
-) -> None:
+@pytest.mark.parametrize(
+    "what", ["script", *(pytest.param(each, marks=pytest.mark.slow) for each in ("module", "function"))]
+)
+def test_what_is_accepted_is_there(cluster: Cluster, tmp_path: Path, project: Path, what: str) -> None:
     importlib.invalidate_caches()
     tasks = {
         "script": script("committed.py"),
         "module": script("pkg.inner", m=True),
         "function": run.Partial(importlib.import_module("pkg.inner").train),
     }
+    assert "is not among" not in preview(tmp_path, tasks[what])
     job = submitted(cluster, tmp_path, tasks[what], PreemptionPlugin())
-    assert "is not among" not in caplog.text
     assert job.ended() == ("COMPLETED", "0:0"), job.log
     assert "came here" in job.log
 
@@ -117,5 +118,7 @@ def test_a_function_of_the_launching_file_runs(cluster: Cluster, tmp_path: Path,
     )
     assert done.returncode == 0, done.stderr
     [job_id] = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("submitted ")]
-    assert cluster.wait_for_end(job_id)[-1]["State"] == "COMPLETED"
-    assert "came here" in "".join(path.read_text() for path in home.rglob("*.out"))
+    [state] = [row["State"] for row in cluster.wait_for_end(job_id)]
+    log = "".join(path.read_text() for path in home.rglob("*.out"))
+    assert state == "COMPLETED", log
+    assert "came here" in log
