@@ -74,8 +74,8 @@ def resumed(root: Path, job_id: str) -> list[tuple[str, int | None]]:
 def test_a_failed_attempt_is_followed_by_another_in_the_allocation(cluster: Cluster, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import os, sys; os.path.exists('tried') or [open('tried', 'w').close(), sys.exit(42)]")
-    options = ["--set=num_in_job_restarts=0", f"--option=--chdir={tmp_path}", "--option=--time=10"]
-    job_id = cluster.sbatch(printed(tmp_path, "fault-tolerance", *options, script=str(script), arguments=[], size=1))
+    options = ["--retries=1", f"--option=--chdir={tmp_path}", "--option=--time=10"]
+    job_id = cluster.sbatch(printed(tmp_path, "inprocess", *options, script=str(script), arguments=[], size=1))
     rows = cluster.wait_for_end(job_id, 120.0)
     assert [row["State"] for row in rows] == ["COMPLETED"], log(tmp_path)
     assert "ended with 42: failed" in (tmp_path / "log.txt").read_text()
