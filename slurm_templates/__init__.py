@@ -1,1 +1,1 @@
-"""Scripts for Slurm; the first ones come with the node launcher."""
+"""Scripts for Slurm: of the jobs that NeMo-Run submits, and for plain ``sbatch``."""

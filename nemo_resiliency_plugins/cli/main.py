@@ -5,9 +5,11 @@ from __future__ import annotations
 import typer
 
 from nemo_resiliency_plugins.cli.demo import demo
+from nemo_resiliency_plugins.cli.sbatch import sbatch
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
 app.command()(demo)
+app.command()(sbatch)
 
 
 @app.callback()

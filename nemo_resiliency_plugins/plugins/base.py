@@ -8,7 +8,6 @@ import nemo_run as run
 from nemo_run.core.execution.base import Executor
 from nemo_run.run.plugin import ExperimentPlugin
 
-from nemo_resiliency_plugins.compat.nemo_run import mend_status
 from nemo_resiliency_plugins.plugins.edits import Edit, apply
 
 
@@ -27,8 +26,6 @@ class ResiliencyPlugin(ExperimentPlugin):
     def setup(self, task: run.Partial | run.Script, executor: Executor) -> None:
         """Called by NeMo-Run. Applied twice it changes nothing more; after an error nothing is changed."""
         apply(self.plan(task, executor), task, executor)
-        if isinstance(executor, run.SlurmExecutor):
-            mend_status()
 
     def preview(self, task: run.Partial | run.Script, executor: Executor) -> str:
         """The planned edits, a line or a block each."""

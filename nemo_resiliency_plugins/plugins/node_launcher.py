@@ -14,6 +14,7 @@ import yaml
 from nemo_run.core.execution.launcher import SlurmTemplate
 
 from nemo_resiliency_plugins.compat import nvrx
+from nemo_resiliency_plugins.compat.nemo_run import mend_status
 from nemo_resiliency_plugins.config import PreemptionConfig
 from nemo_resiliency_plugins.contract import CONFIG_FILE, MONITOR_FILE, NODE_SECTION, RUNTIME_FILE, Kind
 from nemo_resiliency_plugins.errors import ConfigError
@@ -55,7 +56,11 @@ class NodeLauncher(SlurmTemplate):
     owners: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """The template is ours, so none has to be given."""
+        """The template is ours, so none has to be given.
+
+        A process that asks for the status later builds the launcher again, and nothing else of ours.
+        """
+        mend_status()
 
     def claimed(self, name: str) -> Any:
         """The value of a field, or with ``a.b`` of an entry of the mapping ``a``."""
@@ -79,21 +84,23 @@ class NodeLauncher(SlurmTemplate):
             return None
         directory = Path(self.job_dir) / NRP
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / CONFIG_FILE).write_text(json.dumps({NODE_SECTION: self._node(), **self.config}, indent=1) + "\n")
-        (directory / MONITOR_FILE).write_text(yaml.safe_dump(self._monitor(), sort_keys=False))
-        (directory / POLICY_FILE).write_text(self.retry_policy())
+        (directory / CONFIG_FILE).write_text(
+            json.dumps({NODE_SECTION: self.node_settings(), **self.config}, indent=1) + "\n"
+        )
+        (directory / MONITOR_FILE).write_text(yaml.safe_dump(self.monitor_settings(), sort_keys=False))
+        (directory / POLICY_FILE).write_text(retry_script(**self.policy_values()))
         write_runtime_zip(directory / RUNTIME_FILE)
         version = importlib.metadata.version("nemo-resiliency-plugins")
         command = self._with_inline_script_kept(cmd, directory)
         return run.Script(inline=render("node.sh.j2", version=version, variables=self.variables, command=command))
 
-    def retry_policy(self) -> str:
-        """The policy's part of the batch script, which finds its directory beside itself."""
+    def policy_values(self) -> dict[str, Any]:
+        """The parameters of the retry policy."""
         retries = self.policy.get("max_failures", 0)
         preemption = PreemptionConfig.PLUGIN in self.config
-        return retry_script(**{**self.policy, "max_failures": retries, "requeue": retries > 0 or preemption})
+        return {**self.policy, "max_failures": retries, "requeue": retries > 0 or preemption}
 
-    def _monitor(self) -> dict[str, Any]:
+    def monitor_settings(self) -> dict[str, Any]:
         """What FaultTolerancePlugin has asked for, or without it what NeMo-Run's own launcher was told."""
         return self.monitor or nvrx.monitor_settings(
             section_timeouts={},
@@ -102,7 +109,7 @@ class NodeLauncher(SlurmTemplate):
             heartbeats=(self.initial_rank_heartbeat_timeout, self.rank_heartbeat_timeout),
         )
 
-    def _node(self) -> dict[str, Any]:
+    def node_settings(self) -> dict[str, Any]:
         """What the node script reads."""
         restarts = [] if self.max_restarts is None else [f"--max-restarts={self.max_restarts}"]
         return {

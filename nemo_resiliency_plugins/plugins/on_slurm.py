@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -46,9 +47,10 @@ def plan(
         UnsupportedError, ConfigError, ConflictError: before anything is changed.
     """
     refuse_what_cannot_work(owner, executor, trains)
-    yield from shipping.check(owner, task, executor)
+    missing = list(shipping.check(owner, task, executor, strict))
     launcher = node_launcher(executor, kind, trains, claims)
     yield UseNodeLauncher(owner, launcher)
+    yield from missing
     if kind is not None:
         yield Claim(owner, "kind", kind.value, takes_over=True)
     retries = {"policy.max_failures": executor.retries} if executor.retries else {}
@@ -73,6 +75,10 @@ def refuse_what_cannot_work(owner: str, executor: run.SlurmExecutor, trains: int
     if executor.container_image is None and RUN_DIR in executor.tunnel.job_dir:
         rule = f"NeMo-Run 0.11 replaces {RUN_DIR} wherever it stands in a batch script that uses no container"
         raise UnsupportedError("tunnel.job_dir", executor.tunnel.job_dir, rule, "Choose a directory without it.")
+    if isinstance(executor.tunnel, run.SSHTunnel) and not re.fullmatch(r"/\S*", executor.tunnel.job_dir):
+        rule = "NeMo-Run 0.11 and Slurm expand no ~ there and quote no spaces: the job would start nowhere"
+        remedy = "Give an absolute path without spaces."
+        raise UnsupportedError("tunnel.job_dir", executor.tunnel.job_dir, rule, remedy)
     tasks = len(executor.resource_group) or (trains + 1 if executor.run_as_group else 1)
     if trains >= tasks:
         rule = f"there is no such task among {tasks}"

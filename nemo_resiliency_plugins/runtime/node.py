@@ -40,7 +40,7 @@ from nemo_resiliency_plugins.contract import (
     write_if_first,
 )
 from nemo_resiliency_plugins.errors import ResiliencyError
-from nemo_resiliency_plugins.runtime import rendezvous
+from nemo_resiliency_plugins.runtime import origin, rendezvous
 from nemo_resiliency_plugins.runtime.effective import resolve
 from nemo_resiliency_plugins.runtime.inprocess import on_node
 from nemo_resiliency_plugins.runtime.log import logger
@@ -105,6 +105,8 @@ def main(command: list[str]) -> int:
     settings = read_config_file(Path(os.environ[ENV_CONFIG]))[NODE_SECTION]
     node = Node.from_env(os.environ, Kind(settings["kind"]))
     logger().info("[node %s] attempt %s on %s", node.number, node.attempt.name, platform.node())
+    if node.task == 0:
+        origin.tell(node.number)
     try:
         preemption = resolve(PreemptionConfig, None, os.environ)
         signals = preemption.signals if preemption.exit_signal_handler else ()

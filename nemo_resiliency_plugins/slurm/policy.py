@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from nemo_resiliency_plugins.contract import Reason
 from nemo_resiliency_plugins.slurm.render import render
@@ -149,7 +150,21 @@ def decide(facts: dict[str, str]) -> Decision:
     return next(each.decision for each in RULES if each.matches(facts))
 
 
-def retry_script(
+BESIDE_ITSELF = '"$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"'
+"""The directory of a policy that is a file of its own, as bash sees it."""
+
+
+def retry_script(*, here: str = BESIDE_ITSELF, **values: Any) -> str:
+    """The policy as bash, a part of the batch script.
+
+    Args:
+        here: a shell word, the job's ``nrp`` directory.
+        values: what :func:`policy_values` takes.
+    """
+    return render("retry_policy.sh.j2", here=here, **policy_values(**values))
+
+
+def policy_values(
     *,
     requeue: bool,
     max_failures: int = 0,
@@ -158,8 +173,8 @@ def retry_script(
     min_seconds_left: int = 120,
     batch_signal: str = "",
     pauses_s: Sequence[int] = (0, 5, 15, 30),
-) -> str:
-    """The policy as bash, to be sourced by the batch script from the job's ``nrp`` directory.
+) -> dict[str, Any]:
+    """What the template of the policy is filled with.
 
     Args:
         requeue: whether Slurm may bring the job back by itself.
@@ -170,16 +185,15 @@ def retry_script(
         batch_signal: the signal that Slurm sends to the batch shell alone and that the job step is to get, or "".
         pauses_s: seconds before each try to reach Slurm's controller.
     """
-    return render(
-        "retry_policy.sh.j2",
-        requeue=requeue,
-        max_failures=max_failures,
-        max_attempts=max_attempts,
-        max_exclusions=max_exclusions,
-        min_seconds_left=min_seconds_left,
-        batch_signal=batch_signal,
-        pauses_s=pauses_s,
-        codes=[code for code in FACTS["code"] if code != "other"],
-        rules=RULES,
-        elsewhere=ELSEWHERE,
-    )
+    return {
+        "requeue": requeue,
+        "max_failures": max_failures,
+        "max_attempts": max_attempts,
+        "max_exclusions": max_exclusions,
+        "min_seconds_left": min_seconds_left,
+        "batch_signal": batch_signal,
+        "pauses_s": pauses_s,
+        "codes": [code for code in FACTS["code"] if code != "other"],
+        "rules": RULES,
+        "elsewhere": ELSEWHERE,
+    }

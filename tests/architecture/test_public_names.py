@@ -149,5 +149,6 @@ def test_defaults_are_those_of_the_feature_document(kind: type) -> None:
 
 def test_the_verbs_of_the_command_line() -> None:
     shown = CliRunner().invoke(app, ["--help"]).output
-    assert [verb for verb in ("demo",) if verb in shown] == ["demo"]
-    assert [command.callback.__name__ for command in app.registered_commands if command.callback] == ["demo"]
+    verbs = ["demo", "sbatch"]
+    assert [verb for verb in verbs if verb in shown] == verbs
+    assert [command.callback.__name__ for command in app.registered_commands if command.callback] == verbs

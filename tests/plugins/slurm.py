@@ -8,6 +8,9 @@ from typing import Any
 
 import nemo_run as run
 
+CODE_IS_THERE = run.Packager(symlink_from_remote_dir="/cluster/code")
+"""So that a task may name a script that is nowhere here."""
+
 
 def make(tmp_path: Path, **fields: Any) -> run.SlurmExecutor:
     tunnel = run.LocalTunnel(job_dir="/cluster/experiment")
@@ -16,7 +19,7 @@ def make(tmp_path: Path, **fields: Any) -> run.SlurmExecutor:
         "ntasks_per_node": 4,
         "time": "01:00:00",
         "tunnel": tunnel,
-        "packager": run.Packager(),
+        "packager": CODE_IS_THERE,
         **fields,
     }
     return run.SlurmExecutor(account="a", job_dir=str(tmp_path / "job"), **given)

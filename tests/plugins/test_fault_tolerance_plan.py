@@ -17,6 +17,7 @@ from nemo_resiliency_plugins import ConfigError, ConflictError, FaultTolerancePl
 from nemo_resiliency_plugins.compat import nvrx
 from nemo_resiliency_plugins.contract import decode_arguments
 from nemo_resiliency_plugins.plugins.fault_tolerance import FaultTolerancePluginScriptArgs
+from tests.plugins.slurm import CODE_IS_THERE
 
 NON_DEFAULT: dict[str, Any] = {
     "enable_ft_package": False,
@@ -131,7 +132,7 @@ def test_every_field_reaches_the_job(name: str, tmp_path: Path) -> None:
 
 
 def slurm_group(tmp_path: Path) -> run.SlurmExecutor:
-    executor = run.SlurmExecutor(account="a", nodes=3, job_dir=str(tmp_path))
+    executor = run.SlurmExecutor(account="a", packager=CODE_IS_THERE, nodes=3, job_dir=str(tmp_path))
     executor.run_as_group = True
     return executor
 

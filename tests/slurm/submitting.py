@@ -104,10 +104,9 @@ def slurm_executor(root: Path, *, env: Mapping[str, str] | None = None, **option
     return run.SlurmExecutor(
         account="root",
         tunnel=run.LocalTunnel(job_dir=str(root / "nemorun" / "experiments")),
-        packager=run.Packager(),
         env_vars={"TEST_ROOT": str(root), **SEVERAL_LAUNCHERS_ON_A_HOST, **(env or {})},
         poll_estimated_start_time=False,
-        **options,
+        **{"packager": run.Packager(), **options},
     )
 
 

@@ -1,4 +1,4 @@
-"""In-process restart on a real Slurm cluster without NeMo-Run: by plain sbatch, and by submitit."""
+"""In-process restart on a real Slurm cluster without NeMo-Run, of a function that is submitted by submitit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from nemo_resiliency_plugins.contract import Attempt, Verdict, variable
-from nemo_resiliency_plugins.slurm.inprocess import sbatch_script
 from tests.harness import SCRIPTS, Traces
 from tests.slurm.test_inprocess import QUICK, lives
 from tests.slurm.testbed import Cluster
@@ -36,23 +35,6 @@ def check(cluster: Cluster, root: Path, job_id: str) -> None:
     assert verdict is not None
     assert (verdict.reason.value, verdict.step) == ("finished", 30)
     assert len(rows) == 1
-
-
-@pytest.mark.slow
-def test_a_lost_rank_is_replaced_under_plain_sbatch(cluster: Cluster, tmp_path: Path) -> None:
-    command = ["python", str(SCRIPTS / "inprocess_trainer.py"), *ARGUMENTS]
-    script = sbatch_script(
-        command,
-        directory=str(tmp_path / "nrp"),
-        nodes=2,
-        tasks_per_node=2,
-        fields=SPARE,
-        options=[f"--output={tmp_path}/log.txt", "--time=10:00"],
-        python=sys.executable,
-    )
-    job_id = cluster.sbatch(script, env=variables(tmp_path, "kill@1:12"))
-    check(cluster, tmp_path, job_id)
-    assert cluster.sacct(job_id)[-1]["State"] == "COMPLETED", (tmp_path / "log.txt").read_text()[-4000:]
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ def write_job(
     executor = run.SlurmExecutor(account="a", tunnel=tunnel, nodes=nodes, ntasks_per_node=ranks_per_node)
     executor.job_dir, executor.launcher = str(root), launcher
     for plugin in plugins:
-        plugin.setup(run.Script("unused", entrypoint="python"), executor)
+        plugin.setup(run.Script("/unused", entrypoint="python"), executor)
     executor.launcher.transform(["python", "unused"])
 
 

@@ -1,0 +1,166 @@
+"""Slurm without NeMo-Run: the same plugins, for a script that ``sbatch`` takes, or for submitit."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import nemo_run as run
+import yaml
+
+from nemo_resiliency_plugins.contract import Kind
+from nemo_resiliency_plugins.errors import ConfigError
+from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
+from nemo_resiliency_plugins.plugins.node_launcher import NodeLauncher
+from nemo_resiliency_plugins.slurm.batch import BatchJob
+
+UNHEARD = "CONT@1"
+"""submitit always asks Slurm for a signal, USR2 unless told otherwise, of which ranks die; this one hurts nobody."""
+
+
+def sbatch_script(
+    plugins: Sequence[ResiliencyPlugin],
+    command: Sequence[str],
+    *,
+    directory: str,
+    nodes: int = 1,
+    ranks_per_node: int = 1,
+    launcher: str | None = None,
+    retries: int = 0,
+    variables: Mapping[str, str] | None = None,
+    options: Sequence[str] = (),
+    srun_options: Sequence[str] = (),
+    setup: Sequence[str] = (),
+    python: str = "python",
+) -> str:
+    """A batch script that trains under ``plugins``, without NeMo-Run.
+
+    Args:
+        plugins: as for ``run.run``; ``script_args_converter_fn`` and ``overrides`` are refused, since the command is
+            given here as it is to be.
+        command: what each rank, or its launcher, runs, such as ``["python", "train.py"]``.
+        directory: on a file system that all nodes share; each job gets a directory below for its settings, events,
+            verdict and the policy's counters.
+        nodes: how many.
+        ranks_per_node: processes of the training on each.
+        launcher: ``"torchrun"``, or None: ``srun`` starts the ranks. FaultTolerancePlugin brings its own.
+        retries: further attempts after failures in a row, where no plugin says how many.
+        variables: exported for the training.
+        options: further ones of sbatch, such as ``--time=24:00:00``.
+        srun_options: further ones of the step, such as ``--container-image=IMAGE``.
+        setup: lines of bash that come before everything, such as ``module load cuda``.
+        python: the interpreter on the nodes, which has this package.
+
+    Raises:
+        ConfigError: the plugins cannot work with that, or an option is refused; the message names the remedy.
+    """
+    job = batch_job(
+        plugins,
+        directory=directory,
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        launcher=launcher,
+        retries=retries,
+        variables=variables,
+        time=_time_limit(options),
+        srun_options=srun_options,
+    )
+    version = importlib.metadata.version("nemo-resiliency-plugins")
+    return job.script(command, version=version, options=options, setup=setup, python=python)
+
+
+def submitit_parameters(
+    plugins: Sequence[ResiliencyPlugin],
+    *,
+    directory: str,
+    nodes: int = 1,
+    ranks_per_node: int = 1,
+    launcher: str | None = None,
+    retries: int = 0,
+    variables: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """For ``update_parameters`` of submitit's ``AutoExecutor``, which then submits a ``runtime.NodeTask(command)``.
+
+    The parameters are those of :func:`sbatch_script`. The job brings itself back by the retry policy; submitit's own
+    requeue is not used.
+
+    Raises:
+        ConfigError: the plugins cannot work with that; the message names the remedy.
+    """
+    job = batch_job(
+        plugins,
+        directory=directory,
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        launcher=launcher,
+        retries=retries,
+        variables=variables,
+    )
+    return {
+        "nodes": job.nodes,
+        "tasks_per_node": job.tasks_per_node,
+        "slurm_setup": job.prelude().splitlines(),
+        "slurm_srun_args": job.step_arguments(),
+        "slurm_additional_parameters": {
+            "signal": job.signal or UNHEARD,
+            **({"no_kill": True} if job.keeps_allocation else {}),
+            **({"requeue": True} if job.policy["requeue"] else {}),
+        },
+    }
+
+
+def batch_job(
+    plugins: Sequence[ResiliencyPlugin],
+    *,
+    directory: str,
+    nodes: int,
+    ranks_per_node: int,
+    launcher: str | None = None,
+    retries: int = 0,
+    variables: Mapping[str, str] | None = None,
+    time: str = "UNLIMITED",
+    srun_options: Sequence[str] = (),
+) -> BatchJob:
+    """What the plugins make of an executor of NeMo-Run, as plain data.
+
+    Raises:
+        ConfigError: the plugins cannot work with that, or there are none.
+    """
+    if not plugins:
+        raise ConfigError("plugins", [], "is empty", "Give at least one, such as FaultTolerancePlugin().")
+    executor = run.SlurmExecutor(
+        account="",
+        nodes=nodes,
+        ntasks_per_node=ranks_per_node,
+        time=time,
+        launcher=launcher,
+        retries=retries,
+        env_vars=dict(variables or {}),
+        srun_args=list(srun_options),
+        tunnel=run.LocalTunnel(job_dir=directory),
+        packager=run.Packager(),
+    )
+    task = run.Script(inline="true")  # whatever the command is: no plugin looks into it
+    for plugin in plugins:
+        plugin.setup(task, executor)
+    made: NodeLauncher = executor.launcher
+    return BatchJob(
+        directory=directory,
+        node=made.node_settings(),
+        settings=made.config,
+        monitor=yaml.safe_dump(made.monitor_settings(), sort_keys=False),
+        policy=made.policy_values(),
+        nodes=nodes,
+        tasks_per_node=ranks_per_node if made.kind == Kind.RANK.value else 1,
+        signal=executor.signal or "",
+        keeps_allocation=bool((executor.additional_parameters or {}).get("no_kill")),
+        srun_arguments=executor.srun_args,
+        variables={**made.variables, **executor.env_vars},
+    )
+
+
+def _time_limit(options: Sequence[str]) -> str:
+    """What the options say, for plugins that compare with it."""
+    given = [option.partition("=")[2] for option in options if option.startswith("--time=")]
+    return given[-1] if given else "UNLIMITED"

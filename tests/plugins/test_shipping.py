@@ -1,0 +1,402 @@
+"""Code that will be missing in the job is found at submission, and what works is not refused: in real repositories."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nemo_run as run
+import pytest
+from nemo_run.core.packaging.hybrid import HybridPackager
+
+from nemo_resiliency_plugins import FaultTolerancePlugin, PreemptionPlugin, UnsupportedError
+from nemo_resiliency_plugins.plugins import archive
+from tests.plugins.slurm import make
+
+SSH = {"host": "login", "user": "me", "job_dir": "/cluster/experiment"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Project:
+    """A repository of the user's, which is the working directory."""
+
+    root: Path
+
+    def write(self, *names: str, text: str = "def train():\n    pass\n") -> None:
+        for name in names:
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / name).write_text(text)
+
+    def commit(self, *names: str) -> None:
+        self.write(*names)
+        self.git("add", *(names or ["--all"]))
+        self.git("commit", "--quiet", "--message=x")
+
+    def git(self, *arguments: str) -> None:
+        own = ["-c", "user.name=me", "-c", "user.email=me@here", "-c", "protocol.file.allow=always"]
+        subprocess.run(["git", *own, *arguments], cwd=self.root, check=True, capture_output=True)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    root = tmp_path / "project"
+    root.mkdir()
+    made = Project(root)
+    made.git("init", "--quiet")
+    monkeypatch.chdir(root)
+    monkeypatch.syspath_prepend(root)
+    yield made
+    for name in [name for name, module in sys.modules.items() if _is_below(module, tmp_path)]:
+        del sys.modules[name]
+
+
+def _is_below(module: Any, root: Path) -> bool:
+    return str(getattr(module, "__file__", None) or "").startswith(str(root))
+
+
+def train_of(module: str) -> Any:
+    importlib.invalidate_caches()
+    return importlib.import_module(module).train
+
+
+@pytest.fixture
+def warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Callable[..., list[str]]:
+    """What is said about a task aloud; an error if it is refused."""
+
+    def told(task: run.Script | run.Partial, packager: run.Packager | None = None, **fields: Any) -> list[str]:
+        caplog.clear()
+        executor = make(tmp_path, packager=packager or run.GitArchivePackager(), **fields)
+        FaultTolerancePlugin().setup(task, executor)
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    return told
+
+
+Told = Callable[..., list[str]]
+
+
+def script(path: str, **fields: Any) -> run.Script:
+    return run.Script(path, entrypoint="python", **fields)
+
+
+def pattern(project: Project, *names: str) -> run.PatternPackager:
+    patterns = [str(project.root / name) for name in names]
+    return run.PatternPackager(include_pattern=patterns, relative_path=[str(project.root)] * len(names))
+
+
+def test_a_committed_script_is_shipped(project: Project, warnings: Told) -> None:
+    project.commit("train.py", "deep/er/eval.py", "tool/__main__.py", "naïve name.py")
+    assert warnings(script("train.py")) == []
+    assert warnings(script("./deep/../deep/er/eval.py")) == []
+    assert warnings(script("/nemo_run/code/train.py")) == []
+    assert warnings(script("tool")) == []
+    assert warnings(script("naïve name.py")) == []
+
+
+@pytest.mark.parametrize("path", ["new.py", "ignored.py", "nowhere.py", "/nemo_run/code/new.py"])
+def test_a_script_that_is_not_committed_is_refused(project: Project, warnings: Told, path: str) -> None:
+    project.commit("train.py")
+    project.write("new.py", "ignored.py")
+    (project.root / ".git" / "info" / "exclude").write_text("ignored.py\n")
+    with pytest.raises(UnsupportedError, match=rf"task.path='{path}': is not among .*GitArchivePackager.*Commit"):
+        warnings(script(path))
+
+
+def test_what_a_ref_does_not_have_is_refused(project: Project, warnings: Told) -> None:
+    project.commit("train.py")
+    project.git("tag", "before")
+    project.commit("later.py")
+    packager = run.GitArchivePackager(ref="before")
+    assert warnings(script("train.py"), packager) == [
+        "FaultTolerancePlugin: uncommitted and not shipped by GitArchivePackager: later.py. " + COMMIT
+    ]
+    with pytest.raises(UnsupportedError, match=r"later.py"):
+        warnings(script("later.py"), packager)
+
+
+COMMIT = "Commit it, or use a packager that ships the working tree, such as run.PatternPackager"
+
+
+def test_names_in_the_job_begin_below_the_subpath(project: Project, warnings: Told) -> None:
+    project.commit("part/train.py", "other.py")
+    project.write("untracked.py")
+    packager = run.GitArchivePackager(subpath="part")
+    assert warnings(script("train.py"), packager) == [], "what lies elsewhere is no news"
+    for path in ("part/train.py", "other.py"):
+        with pytest.raises(UnsupportedError, match="below part"):
+            warnings(script(path), packager)
+
+
+def test_changes_are_named_also_from_below_the_top(
+    project: Project, warnings: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.commit("train.py", "sub/a.py", "gone.py")
+    project.write("train.py", text="changed = True\n")
+    project.write("sub/b b.py", "z.py")
+    project.git("mv", "gone.py", "moved.py")
+    monkeypatch.chdir(project.root / "sub")
+    [said] = warnings(script("train.py"))
+    assert "moved.py, sub/b b.py, train.py and more" in said
+
+
+def test_a_repository_without_a_commit_is_no_accident(project: Project) -> None:
+    project.write("train.py")
+    project.git("add", "train.py")
+    project.write("new.py")
+    assert archive.changed_files(run.GitArchivePackager()) == ["new.py", "train.py"]
+
+
+def test_what_export_ignore_leaves_out_is_missing(project: Project, warnings: Told) -> None:
+    project.write(".gitattributes", text="secret.py export-ignore\n")
+    project.write("secret.py", "train.py")
+    project.commit()
+    with pytest.raises(UnsupportedError, match=r"secret.py"):
+        warnings(script("secret.py"))
+
+
+def test_submodules_are_shipped(project: Project, warnings: Told, tmp_path: Path) -> None:
+    library = Project(tmp_path / "library")
+    library.root.mkdir()
+    library.git("init", "--quiet")
+    library.commit("tool.py")
+    project.commit("train.py")
+    project.git("submodule", "--quiet", "add", str(library.root), "lib")
+    project.git("commit", "--quiet", "--message=x")
+    assert warnings(script("lib/tool.py")) == []
+    with pytest.raises(UnsupportedError, match=r"lib/none.py"):
+        warnings(script("lib/none.py"))
+    with pytest.raises(UnsupportedError, match=r"lib/tool.py"):
+        warnings(script("lib/tool.py"), run.GitArchivePackager(include_submodules=False))
+
+
+def test_extra_patterns_of_a_git_archive_are_shipped(project: Project, warnings: Told) -> None:
+    project.commit("train.py")
+    project.write("data/extra.py", "more.py")
+    packager = run.GitArchivePackager(include_pattern=str(project.root / "data"))
+    assert warnings(script("data/extra.py"), packager) == [
+        f"FaultTolerancePlugin: uncommitted and not shipped by GitArchivePackager: more.py. {COMMIT}"
+    ]
+
+
+def test_a_pattern_ships_what_it_matches(project: Project, warnings: Told) -> None:
+    project.write("train.py", "src/eval.py", "tools/other.py")
+    packager = pattern(project, "*.py", "src")
+    assert warnings(script("train.py"), packager) == []
+    assert warnings(script("src/eval.py"), packager) == []
+    with pytest.raises(UnsupportedError, match=r"PatternPackager.*Let include_pattern match tools/other.py"):
+        warnings(script("tools/other.py"), packager)
+
+
+def test_a_hybrid_ships_what_its_parts_ship(project: Project, warnings: Told) -> None:
+    project.commit("train.py")
+    project.write("data/extra.py")
+    parts = {"code": run.GitArchivePackager(), "more": pattern(project, "data")}
+    packager = HybridPackager(sub_packagers=parts)
+    assert warnings(script("code/train.py"), packager) == []
+    assert warnings(script("more/data/extra.py"), packager) == []
+    with pytest.raises(UnsupportedError, match="HybridPackager"):
+        warnings(script("train.py"), packager)
+    assert warnings(script("train.py"), HybridPackager(sub_packagers=parts, extract_at_root=True)) == []
+
+
+def test_a_relative_script_without_packaging_is_refused(project: Project, warnings: Told) -> None:
+    project.commit("train.py")
+    with pytest.raises(UnsupportedError, match=r"what Packager ships.*or a path that the job has"):
+        warnings(script("train.py"), run.Packager())
+
+
+def test_what_may_be_there_is_not_refused(project: Project, warnings: Told) -> None:
+    project.commit("train.py")
+
+    class Own(run.Packager):
+        pass
+
+    assert warnings(script("train.py"), Own()) == []
+    assert warnings(script("train.py"), run.Packager(symlink_from_remote_dir="/cluster/code")) == []
+    assert warnings(script("/opt/image/train.py"), container_image="image") == []
+    assert warnings(script("../configs/task.py")) == []
+    assert warnings(run.Script("train.sh", entrypoint="bash -c 'cd /opt && exec bash $0'")) == []
+    assert warnings(run.Script(inline="python anything.py")) == []
+    elsewhere = ["--container-workdir=/opt/image"]
+    assert warnings(script("scripts/train.py"), srun_args=elsewhere, container_image="image") == []
+
+
+def test_a_script_of_this_machine_is_seen_where_the_file_system_is_shared(project: Project, warnings: Told) -> None:
+    project.commit("train.py")
+    here = str(project.root / "train.py")
+    assert warnings(script(here)) == []
+    mount = f"{project.root.parent}:{project.root.parent}"
+    assert warnings(script(here), container_image="image", container_mounts=[mount]) == []
+    [said] = warnings(script(here), container_image="image", container_mounts=["/data:/data:ro", "/x"])
+    assert f"{here} is a file of this machine: unless the same path is in the image or a mount too" in said
+    [said] = warnings(script(here), tunnel=run.SSHTunnel(**SSH))
+    assert "is on the cluster too" in said
+
+
+@pytest.mark.parametrize("written", ["pkg/train.py", "pkg/train/__main__.py"])
+def test_a_module_that_is_not_committed_is_told(project: Project, warnings: Told, written: str) -> None:
+    project.commit("other.py")
+    project.write(written)
+    first, second = warnings(script("pkg.train", m=True))
+    assert f"the module pkg.train ({written}) is not among what GitArchivePackager ships" in first
+    assert "uncommitted" in second
+    project.commit(written)
+    assert warnings(script("pkg.train", m=True)) == []
+
+
+def test_a_module_that_only_the_image_has_is_no_news(project: Project, warnings: Told) -> None:
+    project.commit("other.py")
+    assert warnings(script("megatron.nowhere.train", m=True)) == []
+    assert warnings(script("pytest", m=True)) == []
+
+
+def test_a_function_of_a_shipped_module_works(project: Project, warnings: Told) -> None:
+    project.commit("good.py", "pkg/__init__.py", "pkg/inner.py")
+    assert warnings(run.Partial(train_of("good"))) == []
+    assert warnings(run.Partial(train_of("pkg.inner"))) == []
+    assert warnings(run.Partial(train_of("good")), pattern(project, "*.py")) == []
+
+
+def test_a_function_of_an_untracked_module_is_told(project: Project, warnings: Told) -> None:
+    project.commit("good.py")
+    project.write("fresh.py")
+    said = warnings(run.Partial(train_of("fresh")))
+    assert "the function's module fresh (" in said[0]
+    assert "unless it is installed where the job runs, the import will fail. Commit fresh.py" in said[0]
+    [said_of_config] = [
+        text for text in warnings(run.Partial(dict, model=run.Config(train_of("fresh")))) if "module" in text
+    ]
+    assert "fresh" in said_of_config
+
+
+def test_a_function_from_outside_of_the_repository_is_told(
+    project: Project, warnings: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.commit("good.py")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "outside.py").write_text("def train():\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    [said] = warnings(run.Partial(train_of("outside")))
+    assert "the function's module outside (" in said
+
+
+def test_a_source_directory_is_found_by_the_jobs_path(
+    project: Project, warnings: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.commit("src/deep.py")
+    monkeypatch.syspath_prepend(project.root / "src")
+    [said] = warnings(run.Partial(train_of("deep")))
+    assert "the function's module deep (" in said
+    for path in ("/nemo_run/code/src", "src:/opt/x"):
+        assert warnings(run.Partial(train_of("deep")), env_vars={"PYTHONPATH": path}) == []
+
+
+def test_an_installed_function_is_a_note(project: Project, warnings: Told, tmp_path: Path) -> None:
+    project.commit("good.py")
+    task = run.Partial(pytest.main)
+    assert warnings(task) == []
+    executor = make(tmp_path, packager=run.GitArchivePackager())
+    preview = FaultTolerancePlugin().preview(task, executor)
+    assert "note: the job has to have _pytest.config installed, as this machine has" in preview
+    assert "installed" not in FaultTolerancePlugin().preview(run.Partial(json.dumps), executor)
+
+
+def test_a_function_without_a_name_is_refused(project: Project, warnings: Told) -> None:
+    project.commit("good.py")
+
+    def inner() -> None:
+        pass
+
+    for function in (inner, lambda: None):
+        with pytest.raises(UnsupportedError, match=r"no name by which the job could import it.*top level of a module"):
+            warnings(run.Partial(function))
+
+
+@dataclasses.dataclass
+class LaunchingFile:
+    """Stands in for ``__main__``; ``train`` is defined there."""
+
+    path: Path
+    monkeypatch: pytest.MonkeyPatch
+
+    def task(self, text: str) -> run.Partial:
+        self.path.write_text(text)
+        module = types.ModuleType("__main__")
+        module.__file__ = str(self.path)
+        exec(compile(text, self.path, "exec"), module.__dict__)
+        self.monkeypatch.setitem(sys.modules, "__main__", module)
+        return run.Partial(module.train)
+
+
+@pytest.fixture
+def launching(project: Project, monkeypatch: pytest.MonkeyPatch) -> LaunchingFile:
+    return LaunchingFile(project.root / "launch.py", monkeypatch)
+
+
+GUARDED = "def train():\n    pass\n\nif __name__ == '__main__':\n    pass\n"
+
+
+def test_a_function_of_the_launching_file_works_where_the_job_sees_that_file(
+    launching: LaunchingFile, project: Project, warnings: Told
+) -> None:
+    project.commit("good.py")
+    (project.root / ".git" / "info" / "exclude").write_text("launch.py\n")
+    task = launching.task(GUARDED.replace("__name__ ==", "__name__=="))
+    assert warnings(task) == []
+    with pytest.raises(UnsupportedError, match=r"train.*launching file.*Move it to a module"):
+        warnings(task, container_image="image")
+
+
+def test_a_launching_file_that_would_submit_again_is_refused(launching: LaunchingFile, warnings: Told) -> None:
+    task = launching.task("def train():\n    pass\n")
+    with pytest.raises(UnsupportedError, match=r"it would submit once more. Submit below"):
+        warnings(task)
+    launching.path.unlink()
+    with pytest.raises(UnsupportedError, match=r"which the job cannot import"):
+        warnings(task)
+
+
+def test_a_copy_of_ours_in_the_jobs_code_is_told(project: Project, warnings: Told) -> None:
+    project.commit("train.py", "nemo_resiliency_plugins/__init__.py")
+    [said] = warnings(script("train.py"))
+    assert (
+        "the job's code holds a copy of nemo_resiliency_plugins, which Python finds before the one that is shipped"
+        in said
+    )
+
+
+@pytest.mark.parametrize("directory", ["~/experiments", "experiments", "/a b/experiments"])
+def test_a_directory_on_the_cluster_that_nobody_would_find_is_refused(warnings: Told, directory: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"tunnel.job_dir=.*Give an absolute path without spaces"):
+        warnings(script("/image/train.py"), tunnel=run.SSHTunnel(**{**SSH, "job_dir": directory}))
+
+
+def test_every_plugin_together_says_it_once(project: Project, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    project.commit("train.py")
+    project.write("new.py")
+    executor = make(tmp_path, packager=run.GitArchivePackager())
+    for plugin in (PreemptionPlugin(), FaultTolerancePlugin()):
+        plugin.setup(script("train.py"), executor)
+    assert caplog.text.count("uncommitted and not shipped") == 1
+
+
+def test_under_strict_it_is_an_error(project: Project, tmp_path: Path) -> None:
+    project.commit("train.py")
+    project.write("new.py")
+    executor = make(tmp_path, packager=run.GitArchivePackager())
+    with pytest.raises(UnsupportedError, match=r"task='new': the module new .* is not among"):
+        FaultTolerancePlugin(strict=True).setup(script("new", m=True), executor)
+    assert executor.launcher is None
+    FaultTolerancePlugin(strict=True).setup(script("train.py"), executor)
+
+
+def test_on_one_machine_nothing_is_shipped_or_refused(project: Project) -> None:
+    executor = run.LocalExecutor(ntasks_per_node=1)
+    FaultTolerancePlugin().setup(script("nowhere.py"), executor)
