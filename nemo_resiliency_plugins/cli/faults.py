@@ -1,0 +1,2 @@
+def faults() -> None:
+    """x"""
