@@ -8,17 +8,14 @@ import heapq
 import re
 from typing import Any
 
+from nemo_resiliency_plugins.errors import is_of_a_peer
 from nemo_resiliency_plugins.report.reading import Event
 
 DELIBERATE = ("finished", "preempted", "straggler_stop", "results_stop")
-PEER_ERRORS = re.compile(
-    r"connection (was )?(reset|closed|refused)|broken pipe|connection timed out|gloo.*(timed? ?out|connect)"
-    r"|nccl.*(remote|abort|timed? ?out|unhandled system error)|process group.*(watchdog|abort)|recvvalue|socket timeout"
-    r"|one of them is gone|another rank",
-    re.IGNORECASE,
-)
-"""What a rank says when another one has left it."""
-PEER_TYPES = ("DistNetworkError", "DistStoreError", "VoteError", "ConnectionResetError", "BrokenPipeError")
+ENDING_FAULTS = ("kill", "hang", "stop", "exception", "rank_killed", "rank_hung")
+"""Injected faults that end a rank."""
+_ORIGIN = re.compile(r"^\[[^\]]*\] *")
+"""What torch puts in front of a message: the place in its source."""
 
 
 def is_deliberate(event: str) -> bool:
@@ -86,8 +83,6 @@ class RankEnds:
         now.node = event.get("node") or now.node if name in ("rank_started", "session_started") else now.node
         if name in ("session_failed", "rank_failed", "life_failed"):
             self._raised(now, event)
-        elif name == "fault_injected":
-            now.injected, now.step = event["kind"], event["step"]
         elif name == "startup_timeout":
             now.how, now.what = How.NEVER_STARTED, f"did not reach its session within {event['limit_s']:g} s"
         elif name == "stopped_by_launcher":
@@ -107,6 +102,14 @@ class RankEnds:
                 if end.rank == rank and end.how in (How.KILLED, How.VANISHED):
                     self._is_hung(end, section, since, ended, step)
 
+    def injected(self, event: Event) -> None:
+        """A fault was put into a rank of this start."""
+        self._put_away()
+        for heap in self._heaps.values():
+            for _, _, end in heap:
+                if end.rank == event["rank"] and event["kind"] in ENDING_FAULTS and event["time"] <= end.at:
+                    end.injected, end.step = event["kind"], event["step"]
+
     def close(self, *, is_last: bool, left: str | None) -> None:
         """All is known. ``left``: why all ranks have ended together; ``is_last``: ranks without an end may still run."""
         self._put_away()
@@ -125,7 +128,7 @@ class RankEnds:
     def _raised(self, now: End, event: Event) -> None:
         if now.how in (How.RAISED, How.LEFT_ALONE):
             return  # the session's, before that of the process
-        is_peer = event["exception"] in PEER_TYPES or PEER_ERRORS.search(event["message"])
+        is_peer = is_of_a_peer(event["exception"], event["message"])
         now.how, now.at = How.LEFT_ALONE if is_peer else How.RAISED, event["time"]
         now.what = _in_words(event)
 
@@ -167,7 +170,7 @@ def _first(ends: list[End]) -> End | None:
 
 
 def _in_words(event: dict[str, Any]) -> str:
-    message = str(event["message"]).strip().splitlines()
+    message = _ORIGIN.sub("", str(event["message"]).strip()).splitlines()
     if event["exception"] == "SystemExit":
         code = event.get("code")
         return f"exited with code {code}" if code is not None else f"exited: {event['message']}"

@@ -135,6 +135,8 @@ def read_starts(files: Iterable[EventFile], last: Iterable[Doing] = ()) -> list[
     ordered = sorted((each for each in starts.values() if each.began < math.inf), key=lambda each: each.began)
     _tell_of_hangs(ordered, last)
     for each, later in zip(ordered, [*ordered[1:], None], strict=True):
+        for event in each.injected:
+            each.ends.injected(event)
         each.ends.close(is_last=later is None, left=each.left)
     return ordered
 

@@ -35,7 +35,7 @@ def failures(report: Report) -> Iterator[str]:
 def secondary(failure: Failure) -> Iterator[str]:
     """What followed from the first rank's end."""
     for end in failure.secondary[:SHOWN_SECONDARY]:
-        yield f"  secondary: {end.place}: {end.what[:100]}"
+        yield f"  secondary: {end.place}: {end.what[:120]}"
     if failure.others > SHOWN_SECONDARY:
         yield f"  secondary: {failure.others} ranks in all"
 

@@ -61,11 +61,19 @@ def main(arguments: list[str]) -> None:
         if script is None or not script.exists():
             raise MissingScript(2, "No such file or module", arguments[0])
         _run(arguments, script, as_module)
+        _left(own, events)
     except BaseException as error:
-        # A forked child of the script comes by here as well when it leaves.
-        if os.getpid() == own and exit_code(error) != 0:
+        if exit_code(error) == 0:
+            _left(own, events)
+        elif os.getpid() == own:
             _record(error, identity, events)
         raise
+
+
+def _left(own: int, events: EventLog) -> None:
+    """A forked child of the script comes by here as well when it leaves."""
+    if os.getpid() == own:
+        events.emit("rank_left")
 
 
 class MissingScript(FileNotFoundError):
@@ -141,7 +149,7 @@ def find_module(name: str) -> Path | None:
 def _record(error: BaseException, identity: Identity, events: EventLog) -> None:
     """Keep what ended this rank, and make sure that it does end."""
     _leave_in_bounded_time()
-    emit_failure(events, "rank_failed", error)
+    emit_failure(events, "rank_failed", error, code=exit_code(error))
     if identity.directory is None:
         return
     what = f"{type(error).__name__}: {message_of(error)}"[:500]
