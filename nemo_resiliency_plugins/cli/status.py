@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -20,8 +21,8 @@ from nemo_resiliency_plugins.report.state import State, state_of
 from nemo_resiliency_plugins.report.text import duration
 
 SHOWN_FAILURES = 8
-OVER = ("finished", "failed", "validation")
 
+Look = Callable[[], State]
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="the job's directory, or one above it that holds one job")]
 Host = Annotated[str | None, typer.Option(metavar="USER@LOGIN", help="read DIR there, by ssh")]
 Ssh = Annotated[str, typer.Option(help="the ssh command for --host, with its options")]
@@ -67,7 +68,7 @@ def headline(state: State) -> str:
     """State and progress in one line."""
     step = "none" if state.step is None else state.step
     saved = "none" if state.durable is None else state.durable
-    quiet = f", last news {duration(state.quiet_s)} ago" if not state.state.startswith(OVER) else ""
+    quiet = f", last news {duration(state.quiet_s)} ago" if not state.is_over else ""
     faults = f"{len(state.failures)} failures" if len(state.failures) != 1 else "1 failure"
     return f"{state.state}: step {step}, checkpoint {saved}, {faults}{quiet}"
 
@@ -78,7 +79,7 @@ def _lines(state: State) -> list[str]:
     older = f" ({state.left_out} older ones not read: see report)" if state.left_out else ""
     lines.append(f"attempts: {state.attempts}{older}, starts of the ranks: {state.cycles}")
     lines.append(f"time: {duration(state.wall_s)}, goodput {state.goodput:.1%}")
-    if state.sections and not state.state.startswith(OVER):
+    if state.sections and not state.is_over:
         told = (f"{count} in {name.replace('_', ' ')}" for name, count in state.sections.items())
         lines.append(f"ranks now: {', '.join(told)}")
     if state.policy:
@@ -93,21 +94,21 @@ def _json(state: State) -> Text:
     return Text(json.dumps(dataclasses.asdict(state)))
 
 
-def _follow_live(look: object, every: float) -> State:
-    state: State = look()  # type: ignore[operator]
+def _follow_live(look: Look, every: float) -> State:
+    state: State = look()
     with Live(in_lines(state), console=console(), auto_refresh=False) as live:
-        while not state.state.startswith(OVER):
+        while not state.is_over:
             time.sleep(every)
-            state = look()  # type: ignore[operator]
+            state = look()
             live.update(in_lines(state), refresh=True)
     return state
 
 
-def _follow_in_lines(look: object, every: float, as_json: bool) -> State:
+def _follow_in_lines(look: Look, every: float, as_json: bool) -> State:
     """A line for each change, for a pipe."""
     out, told, seen = console(), "", 0
     while True:
-        state: State = look()  # type: ignore[operator]
+        state: State = look()
         line = json.dumps(dataclasses.asdict(state)) if as_json else headline(state).partition(", last news")[0]
         if not as_json:
             for failure in state.failures[seen:]:
@@ -116,6 +117,6 @@ def _follow_in_lines(look: object, every: float, as_json: bool) -> State:
         if line != told:
             out.print(Text(line), soft_wrap=True)
             told = line
-        if state.state.startswith(OVER):
+        if state.is_over:
             return state
         time.sleep(every)

@@ -20,6 +20,7 @@ class State:
     directory: str
     state: str
     is_well: bool
+    is_over: bool
     step: int | None
     durable: int | None
     world_size: int
@@ -50,6 +51,7 @@ def state_of(directory: Path, now: float | None = None) -> State:
         directory=str(directory),
         state=report.state,
         is_well=report.is_well,
+        is_over=report.is_over,
         step=step if report.starts else None,
         durable=report.durable,
         world_size=report.world_size,

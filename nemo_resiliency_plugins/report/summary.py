@@ -14,7 +14,10 @@ from nemo_resiliency_plugins.report.starts import Start, read_starts
 
 QUIET_S = 60.0
 """Without any news for so long, and without an end, nobody can say that the job runs."""
-BAD = ("failed", "no news", "not started", "attempt ended: failed", "validation")
+BAD = ("failed", "no news", "not started", "ended", "validation failed")
+OVER = ("finished", "failed", "ended", "validation failed")
+FOR_GOOD = ("stop", "leave")
+"""What the batch script does when there is to be no further attempt."""
 COST = (Cause.DETECTION, Cause.AGAIN)
 COST_OF_NEXT = (Cause.RESTART, Cause.AWAITING, Cause.STARTUP, Cause.SETUP)
 
@@ -80,6 +83,11 @@ class Report:
         return not self.state.startswith(BAD)
 
     @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to come."""
+        return self.state.startswith(OVER)
+
+    @property
     def first_failure(self) -> Failure | None:
         return self.failures[0] if self.failures else None
 
@@ -117,7 +125,7 @@ def summarize(directory: Path, now: float | None = None, files: Iterable[EventFi
 
 
 def state_of(directory: Path, starts: list[Start], now: float) -> str:
-    """One or a few words."""
+    """One or a few words; see BAD and OVER."""
     policy = newest_policy(directory)
     if not starts:
         return "not started"
@@ -125,11 +133,11 @@ def state_of(directory: Path, starts: list[Start], now: float) -> str:
     if last.left in ("finished", "validation_failed"):
         return last.left.replace("_", " ")
     if policy.get("state") == "ended":
-        return f"attempt ended: {policy['why']}"
+        return f"{'ended' if policy.get('action') in FOR_GOOD else 'waits for its next start'}: {policy['why']}"
     if last.left:
         return f"left together: {last.left.replace('_', ' ')}"
     if last.ends.first is not None:
-        return "failed, or about to start again" if now - end_of(last) < QUIET_S else "failed"
+        return "between two starts" if now - end_of(last) < QUIET_S else "failed"
     quiet_s = now - max(end_of(last), max((each.since for each in doings(directory)), default=0.0))
     return "running" if quiet_s < QUIET_S else f"no news for {quiet_s:.0f} s"
 

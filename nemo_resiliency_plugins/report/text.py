@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterator
 
 from nemo_resiliency_plugins.report.summary import Failure, Report
-from nemo_resiliency_plugins.report.timeline import CHECKPOINT, FAULT, SETUP, STARTUP, STEPS, Lane
+from nemo_resiliency_plugins.report.timeline import CHECKPOINT, FAULT, SETUP, STARTUP, STEPS, Lane, Segment
 
 SIGNS = {STARTUP: ".", SETUP: ":", STEPS: "=", CHECKPOINT: "c", FAULT: "X"}
 OVER = (STARTUP, SETUP, STEPS, CHECKPOINT, FAULT)
@@ -51,8 +51,8 @@ def chart(lanes: list[Lane], wall_s: float, width: int) -> Iterator[str]:
     yield "         " + ", ".join(f"{sign} {kind}" for kind, sign in SIGNS.items())
 
 
-def _ends(segment: object) -> tuple[float, float]:
-    return segment.begin, segment.end  # type: ignore[attr-defined]
+def _ends(segment: Segment) -> tuple[float, float]:
+    return segment.begin, segment.end
 
 
 def duration(seconds: float) -> str:
