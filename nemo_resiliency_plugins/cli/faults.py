@@ -92,5 +92,3 @@ def _await(job: Path, victim: victims.Victim, since: float, limit_s: float) -> N
 def _answers(job: Path, victim: victims.Victim) -> list[Event]:
     files = [file for file in event_files(job) if file.rank == victim.rank and file.attempt == victim.attempt]
     return [event for file in files for event in events_of(file) if event["event"].startswith("fault_")]
-
-

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -40,7 +39,7 @@ class Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except ResiliencyError as error:
-            click.echo(f"nemo-resiliency: {error}", err=True)
+            typer.echo(f"nemo-resiliency: {error}", err=True)
             raise typer.Exit(error.exit_code) from error
 
 

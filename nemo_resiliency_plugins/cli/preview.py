@@ -30,7 +30,9 @@ def preview(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[ARGUMENT]...", help="of the script; NAME=VALUE of a function")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="show the retry policy and configuration files too")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="show the retry policy and configuration files too")
+    ] = False,
 ) -> None:
     """What the plugins change, edit by edit, and the batch and node scripts. Nothing is submitted.
 

@@ -86,7 +86,9 @@ def _starts(told: Report) -> object:
     first = max(0, len(told.starts) - MOST_STARTS)
     for number, start in enumerate(told.starts[first:], first):
         life = f".{start.life}" if start.life else ""
-        steps = f"{'?' if start.from_step is None else start.from_step}-{'?' if start.to_step is None else start.to_step}"
+        steps = (
+            f"{'?' if start.from_step is None else start.from_step}-{'?' if start.to_step is None else start.to_step}"
+        )
         times = (text.duration(start.began_s), text.duration(start.ended_s))
         rows(made, number, f"{start.attempt} cycle {start.cycle}{life}", *times, steps, start.how)
     return made

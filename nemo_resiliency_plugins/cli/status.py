@@ -23,7 +23,9 @@ from nemo_resiliency_plugins.report.text import duration
 SHOWN_FAILURES = 8
 
 Look = Callable[[], State]
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="the job's directory, or one above it that holds one job")]
+Directory = Annotated[
+    str, typer.Argument(metavar="DIR", help="the job's directory, or one above it that holds one job")
+]
 Host = Annotated[str | None, typer.Option(metavar="USER@LOGIN", help="read DIR there, by ssh")]
 Ssh = Annotated[str, typer.Option(help="the ssh command for --host, with its options")]
 
@@ -81,10 +83,12 @@ def _lines(state: State) -> list[str]:
     lines.append(f"time: {duration(state.wall_s)}, goodput {state.goodput:.1%}")
     if state.sections and not state.is_over:
         told = (f"{count} in {name.replace('_', ' ')}" for name, count in state.sections.items())
-        lines.append(f"ranks now: {', '.join(told)}")
+        lines.append(f"ranks now: {', '.join(told)}; longest: {state.longest}")
     if state.policy:
         kept = {name: state.policy.get(name) for name in ("failures", "attempts", "idle", "excluded", "next", "why")}
-        lines.append("policy: " + ", ".join(f"{name} {value}" for name, value in kept.items() if value not in ("", None)))
+        lines.append(
+            "policy: " + ", ".join(f"{name} {value}" for name, value in kept.items() if value not in ("", None))
+        )
     lines.extend(f"failure: {failure}" for failure in state.failures[-SHOWN_FAILURES:])
     lines.extend(f"news: {text}" for text in state.news[-SHOWN_FAILURES:])
     return lines

@@ -1,4 +1,4 @@
-"""What a launch script would submit: the plugins' edits, and the scripts that NeMo-Run would write, without submitting."""
+"""What a launch script would submit: the plugins' edits, and the scripts that NeMo-Run would write."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class RankEnds:
                     end.injected, end.step = event["kind"], event["step"]
 
     def close(self, *, is_last: bool, left: str | None) -> None:
-        """All is known. ``left``: why all ranks have ended together; ``is_last``: ranks without an end may still run."""
+        """All is known. ``left``: why all ranks have left together; ``is_last``: those without an end may run."""
         self._put_away()
         every = [end for heap in self._heaps.values() for _, _, end in heap]
         noted = sum(self.counts[how] for how in (*CAUSES, How.LEFT_ALONE))
@@ -159,6 +159,9 @@ class RankEnds:
 def _first(ends: list[End]) -> End | None:
     injected = [end for end in ends if end.injected and end.how in CAUSES]
     causes = injected or [end for end in ends if end.how in CAUSES]
+    if any(end.how is How.HUNG for end in causes):
+        # The launcher notices a killed rank at once, so those that were killed here were stopped after the hang.
+        causes = [end for end in causes if end.how is not How.KILLED]
     lost = [end for end in ends if end.how is How.VANISHED]
     others = {end.node for end in ends if end.how is not How.VANISHED}
     if lost and not injected and all(end.how is How.KILLED for end in causes):

@@ -36,8 +36,6 @@ def page(report: Report, lanes: list[Lane]) -> str:
 
 @functools.cache
 def _template() -> jinja2.Template:
-    made = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    made = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     source = importlib.resources.files("nemo_resiliency_plugins.report").joinpath(TEMPLATE)
     return made.from_string(source.read_text())

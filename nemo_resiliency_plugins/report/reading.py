@@ -1,4 +1,4 @@
-"""The files of a job directory, found and read line by line, so that a large job needs no more memory than a small one."""
+"""The files of a job directory, read line by line: a large job needs no more memory than a small one."""
 
 from __future__ import annotations
 

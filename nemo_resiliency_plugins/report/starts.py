@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -134,7 +135,7 @@ def read_starts(files: Iterable[EventFile], last: Iterable[Doing] = ()) -> list[
         _take_in(file, starts)
     ordered = sorted((each for each in starts.values() if each.began < math.inf), key=lambda each: each.began)
     _tell_of_hangs(ordered, last)
-    for each, later in zip(ordered, [*ordered[1:], None], strict=True):
+    for each, later in itertools.zip_longest(ordered, ordered[1:]):
         for event in each.injected:
             each.ends.injected(event)
         each.ends.close(is_last=later is None, left=each.left)
@@ -168,7 +169,7 @@ def _keyed(file: EventFile) -> Iterator[tuple[Key, Event]]:
 
 
 def _tell_of_hangs(starts: list[Start], last: Iterable[Doing]) -> None:
-    for before, after in zip(starts, starts[1:], strict=False):
+    for before, after in itertools.pairwise(starts):
         for rank, event in after.hung_before.items():
             before.ends.hung(rank, event["hung"], event.get("since"), event["ended"], event["step"])
     if starts:

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from pathlib import Path
 
-from nemo_resiliency_plugins.report.reading import EventFile, doings, event_files, newest_policy
+from nemo_resiliency_plugins.report.reading import Doing, EventFile, doings, event_files, newest_policy
 from nemo_resiliency_plugins.report.summary import Failure, Report, summarize
 
 MOST_FILES = 2048
@@ -32,6 +32,8 @@ class State:
     wall_s: float
     quiet_s: float
     sections: dict[str, int]
+    longest: str
+    """The rank that has said nothing new for longest, which is the one that hangs if any does."""
     failures: list[Failure]
     policy: dict[str, object]
     news: list[str]
@@ -63,6 +65,7 @@ def state_of(directory: Path, now: float | None = None) -> State:
         wall_s=report.wall_s,
         quiet_s=quiet_s(report, [each.since for each in at_work], now),
         sections=_sections([each.section for each in at_work]),
+        longest=_longest(at_work, now),
         failures=report.failures,
         policy=newest_policy(directory),
         news=report.news,
@@ -83,6 +86,14 @@ def newest(files: list[EventFile]) -> list[EventFile]:
 def quiet_s(report: Report, said: list[float], now: float) -> float:
     """Seconds since any rank has told anything."""
     return max(0.0, now - max([report.began + report.wall_s, *said]))
+
+
+def _longest(at_work: list[Doing], now: float) -> str:
+    if not at_work:
+        return ""
+    doing = min(at_work, key=lambda each: each.since)
+    limit = "none" if doing.limit_s is None else f"{doing.limit_s:g} s"
+    return f"rank {doing.rank} in {doing.section.replace('_', ' ')} for {now - doing.since:.1f} s, limit {limit}"
 
 
 def _sections(names: list[str]) -> dict[str, int]:

@@ -58,22 +58,21 @@ def main(arguments: list[str]) -> None:
     _guard_start(script, identity, events)
     own = os.getpid()
     try:
-        if script is None or not script.exists():
-            raise MissingScript(2, "No such file or module", arguments[0])
         _run(arguments, script, as_module)
-        _left(own, events)
+        _ended(None, own, identity, events)
     except BaseException as error:
-        if exit_code(error) == 0:
-            _left(own, events)
-        elif os.getpid() == own:
-            _record(error, identity, events)
+        _ended(error, own, identity, events)
         raise
 
 
-def _left(own: int, events: EventLog) -> None:
+def _ended(error: BaseException | None, own: int, identity: Identity, events: EventLog) -> None:
     """A forked child of the script comes by here as well when it leaves."""
-    if os.getpid() == own:
+    if os.getpid() != own:
+        return
+    if error is None or exit_code(error) == 0:
         events.emit("rank_left")
+    else:
+        _record(error, identity, events)
 
 
 class MissingScript(FileNotFoundError):
@@ -89,7 +88,9 @@ def exit_code(error: BaseException) -> int:
     return int(ExitCode.OK if error.code is None else ExitCode.FAILED)
 
 
-def _run(arguments: list[str], script: Path, as_module: bool) -> None:
+def _run(arguments: list[str], script: Path | None, as_module: bool) -> None:
+    if script is None or not script.exists():
+        raise MissingScript(2, "No such file or module", arguments[0])
     sys.argv = list(arguments)
     if as_module:
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)

@@ -74,7 +74,9 @@ class RequestedFaults:
             return
         fields = {"seconds": request.seconds, "steps": request.steps} if request.kind == "slow" else {}
         self._events.emit("fault_injected", kind=request.kind, step=step, requested=True, **fields)
-        logger().warning(line(self._identity.rank, f"injecting a fault that was asked for: {request.kind}, step {step}"))
+        logger().warning(
+            line(self._identity.rank, f"injecting a fault that was asked for: {request.kind}, step {step}")
+        )
         if request.kind == "exception":
             raise InjectedError(f"asked for, injected at step {step}")
         if request.kind == "slow":

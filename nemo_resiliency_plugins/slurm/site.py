@@ -1,4 +1,4 @@
-"""What a site's settings mean for requeues and preemption, read from ``scontrol show config`` and ``show partition``."""
+"""What a site's settings mean for requeues and preemption, as ``scontrol`` shows them."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ MAY_USE: dict[str, set[str]] = {
         "compat.spare_ranks",
     },
     "plugins": {"errors", "contract", "config", "slurm", "compat.nvrx", "compat.nemo_run"},
-    "cli": {"errors", "contract", "config", "compat.nvrx", "compat.nemo_run", "plugins", "slurm", "recipes"},
+    "report": {"errors", "contract"},
+    "cli": {"errors", "contract", "config", "compat.nvrx", "compat.nemo_run", "plugins", "slurm", "recipes", "report"},
     "recipes": {"", "runtime"},
 }
 TORCH_AT_IMPORT = {
