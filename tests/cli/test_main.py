@@ -41,7 +41,9 @@ def test_wrong_usage_is_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(app, arguments).exit_code == 2
 
 
-@pytest.mark.parametrize(("error", "code"), [(ConfigError("a", 1, "is bad", "Mend it."), 2), (NotWorkingError("off"), 1)])
+@pytest.mark.parametrize(
+    ("error", "code"), [(ConfigError("a", 1, "is bad", "Mend it."), 2), (NotWorkingError("off"), 1)]
+)
 def test_an_error_of_this_package_is_a_message_and_its_code(
     monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
 ) -> None:
@@ -56,6 +58,11 @@ def test_an_error_of_this_package_is_a_message_and_its_code(
 
 
 def test_the_shell_completes_verbs() -> None:
-    env = {**os.environ, "_NEMO_RESILIENCY_COMPLETE": "complete_bash", "COMP_WORDS": "nemo-resiliency st", "COMP_CWORD": "1"}
+    env = {
+        **os.environ,
+        "_NEMO_RESILIENCY_COMPLETE": "complete_bash",
+        "COMP_WORDS": "nemo-resiliency st",
+        "COMP_CWORD": "1",
+    }
     done = subprocess.run([BIN / "nemo-resiliency"], env=env, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["status"]

@@ -50,7 +50,9 @@ def test_status_of_a_job_that_has_recovered(recovered: Job) -> None:
     done = invoke("status", recovered.directory.parent)
     assert done.exit_code == 0
     assert "finished: step 20, checkpoint 20, 1 failure\n" in done.output
-    assert re.search(r"^failure: rank 1 on n1: exited with code 42; started again in the job, .* cost \d", done.output, re.M)
+    assert re.search(
+        r"^failure: rank 1 on n1: exited with code 42; started again in the job, .* cost \d", done.output, re.M
+    )
 
 
 @pytest.mark.parametrize("verb", ["status", "report"])
@@ -97,7 +99,9 @@ def test_the_report_is_written_as_a_page_and_a_picture(recovered: Job, tmp_path:
 
 def test_a_pipe_gets_whole_lines_without_colour_and_boxes(recovered: Job) -> None:
     command = [BIN / "nemo-resiliency", "report", recovered.directory]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "FORCE_COLOR": ""}).stdout
+    said = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "FORCE_COLOR": ""}
+    ).stdout
     assert said.isascii()
     assert "\x1b" not in said
     assert re.search(r"^first failure: .*; cost \d+\.\d s", said, re.M)
