@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
+import math
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,13 +23,18 @@ DEPTH = 6
 _NAME = re.compile(r"(?P<attempt>.+?)-(rank(?P<rank>\d+)|policy|requests)\.jsonl")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class EventFile:
-    """``rank`` is None for what the batch script and the command line have written."""
+    """``rank`` is None for what the batch script and the command line have written. Small: a job may have 100,000."""
 
-    path: Path
+    directory: Path
+    name: str
     attempt: str
     rank: int | None
+
+    @property
+    def path(self) -> Path:
+        return self.directory / self.name
 
 
 def find_job(given: Path) -> Path:
@@ -62,14 +70,15 @@ def _jobs_below(directory: Path, depth: int) -> Iterator[Path]:
 
 def event_files(directory: Path) -> list[EventFile]:
     """All event files, by attempt and rank; names alone are read."""
-    found = []
-    for path in (directory / EVENTS).iterdir():
+    found, home = [], directory / EVENTS
+    for path in home.iterdir():
         if match := _NAME.fullmatch(path.name):
             rank = None if match["rank"] is None else int(match["rank"])
-            found.append(EventFile(path, match["attempt"], rank))
-    return sorted(found, key=lambda file: (_in_order(file.attempt), -1 if file.rank is None else file.rank))
+            found.append(EventFile(home, path.name, sys.intern(match["attempt"]), rank))
+    return sorted(found, key=lambda file: (_in_order(file.attempt), math.inf if file.rank is None else file.rank))
 
 
+@functools.cache
 def _in_order(attempt: str) -> list[tuple[int, str]]:
     """Sorts numbers as numbers: attempt 12-10-0 comes after 12-9-0."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", attempt) if part]

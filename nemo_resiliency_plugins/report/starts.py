@@ -66,8 +66,9 @@ class Start:
 
     def add(self, event: Event) -> None:
         """Take in one event of any rank."""
-        self.last = max(self.last, event["time"])
         name = event["event"]
+        if name != "node_excluded":  # told by the batch script, after the end
+            self.last = max(self.last, event["time"])
         method = getattr(self, f"_on_{name}", None)
         if method is not None:
             method(event)
@@ -144,7 +145,7 @@ def read_starts(files: Iterable[EventFile], last: Iterable[Doing] = ()) -> list[
 
 def _take_in(file: EventFile, starts: dict[Key, Start]) -> None:
     scheduled: set[tuple[int, str]] = set()
-    for key, event in _keyed(file):
+    for key, event in _keyed(file) if file.rank is not None else _from_outside(file, starts):
         start = starts.get(key) or starts.setdefault(key, Start(*key))
         if event["event"] == "checkpoint_scheduled":
             scheduled.add((event["step"], event["tier"]))
@@ -157,15 +158,28 @@ def _take_in(file: EventFile, starts: dict[Key, Start]) -> None:
 
 
 def _keyed(file: EventFile) -> Iterator[tuple[Key, Event]]:
-    """The events of a file with the start that they belong to."""
-    life = cycle = 0
+    """The events of a rank with the start that they belong to.
+
+    Starts are counted here: each launcher of NVRx 0.4.1 counts its own restarts, so ``cycle`` differs by node.
+    """
+    life, cycle, has_stub = 0, -1, False
     for event in events_of(file, leave_out=OF_ALL_RANKS_ALIKE if file.rank else ()):
         if event["event"] == "rank_started":
-            life = 0
+            life, cycle, has_stub = 0, cycle + 1, True
+        elif event["event"] == "session_started" and not has_stub:
+            cycle += 1
         elif event["event"] == "life_began":
             life = event["iteration"]
-        cycle = event["cycle"] if event["cycle"] is not None else cycle
-        yield (file.attempt, cycle, life), event
+        yield (file.attempt, max(0, cycle), life), event
+
+
+def _from_outside(file: EventFile, starts: dict[Key, Start]) -> Iterator[tuple[Key, Event]]:
+    """What the batch script and the command line tell, of the start that began last before it."""
+    for event in events_of(file):
+        begun = [each for each in starts.values() if each.attempt == file.attempt and each.began <= event["time"]]
+        if begun:
+            last = max(begun, key=lambda each: each.began)
+            yield (last.attempt, last.cycle, last.life), event
 
 
 def _tell_of_hangs(starts: list[Start], last: Iterable[Doing]) -> None:

@@ -29,10 +29,10 @@ def inject(job: Job, kind: str, *options: object) -> Result:
     return done
 
 
-def running(root: Path, *arguments: str, env: dict[str, str] = QUICK) -> Job:
-    """Two ranks that hold in step 60 until they are let go, and save every second step until then."""
-    script = ["--steps", "70", "--every", "2", "--step-s", "0.1", "--hold-at", "60", *arguments]
-    return start(root, "trainer.py", *script, ranks=2, restarts=3, timeouts=Timeouts(step=5.0), env=env)
+def running(root: Path, *, ranks: int = 2, env: dict[str, str] = QUICK) -> Job:
+    """Ranks that train until they are told to end, and save every second step."""
+    script = ["--steps", "100000", "--every", "2", "--step-s", "0.1", "--end-with", "go"]
+    return start(root, "trainer.py", *script, ranks=ranks, restarts=3, timeouts=Timeouts(step=5.0), env=env)
 
 
 @pytest.fixture
@@ -63,15 +63,17 @@ def failures(job: Job) -> list[str]:
     return [f"{each['first']['rank']} {each['first']['what']} {each['first']['injected']}" for each in told]
 
 
-def test_an_exception_that_was_asked_for_is_found_in_the_report(job: Job) -> None:
-    saved(job, cycle=0)
-    assert "done: exception on rank 1" in inject(job, "exception", "--rank", 1).output
-    saved(job, cycle=1)
-    let_go(job)
+def test_an_exception_that_was_asked_for_is_found_in_the_report(tmp_path: Path) -> None:
+    job = running(tmp_path, ranks=1)
+    with ended_afterwards(job):
+        saved(job, cycle=0)
+        assert "done: exception on rank 0" in inject(job, "exception", "--rank", 0).output
+        saved(job, cycle=1)
+        let_go(job)
     [failure] = failures(job)
-    assert re.fullmatch(r"1 InjectedError: asked for, injected at step \d+ exception", failure)
+    assert re.fullmatch(r"0 InjectedError: asked for, injected at step \d+ exception", failure)
     line = (
-        r"started again: rank 1 on \S+ failed: InjectedError: .*; all ranks go on from the checkpoint of step \d+; cost"
+        r"started again: rank 0 on \S+ failed: InjectedError: .*; all ranks go on from the checkpoint of step \d+; cost"
     )
     assert re.search(line, job.log)
 

@@ -171,3 +171,28 @@ def test_a_life_in_the_process_is_a_start_of_its_own(tmp_path: Path) -> None:
         (1, "finished"),
     ]
     assert "started again in the process from step 0" in str(report.failures[0])
+
+
+def test_launchers_that_count_their_own_restarts_are_one_start(job: Job) -> None:
+    """Of NVRx 0.4.1, the launcher of the other node goes on counting from 0."""
+    all_but(job, rank=2, at=18.1)
+    with job.rank(2, FIRST) as rank:
+        rank.killed(18)
+    job.start(20, FIRST, resumed=10, saves=(15,), left="finished", of=range(0, 2))
+    job.start(20, AGAIN, resumed=10, saves=(15,), left="finished", of=range(2, 4))
+    report = summarize(job.directory, EPOCH + 1000)
+    assert [start.how for start in report.starts] == ["rank 2 on n1: killed by a signal", "finished"]
+
+
+def test_what_the_batch_script_and_the_command_line_tell_is_of_the_start_before_it(job: Job) -> None:
+    told = job.directory / "events"
+    common = '"rank": null, "attempt": "7-0-0", "cycle": null, "node": "n1"'
+    (told / "7-0-0-policy.jsonl").write_text(f'{{"event": "node_excluded", "time": {EPOCH + 500}, {common}}}\n')
+    injected = f'"event": "fault_injected", "time": {EPOCH + 17}, "rank": 1, "kind": "kill", "step": null'
+    (told / "7-0-0-requests.jsonl").write_text(f'{{{injected}, "attempt": "7-0-0", "cycle": 5}}\n')
+    with job.rank(1, FIRST) as rank:
+        rank.killed(18)
+    report = summarize(job.directory, EPOCH + 1000)
+    assert [failure.first.injected for failure in report.failures] == ["kill"]
+    assert report.wall_s == pytest.approx(18)
+    assert report.news == ["node excluded: node=n1"]
