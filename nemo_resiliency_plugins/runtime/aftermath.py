@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 def tell(identity: Identity, ranks: Ranks, last: LastLife | None, resumed: int | None) -> None:
-    """Collective, where the ranks have been started before. ``last``: how this rank's previous process ended."""
-    if not identity.attempt.is_repeated:
+    """Collective; told where the ranks have been started before. ``last``: how this rank's previous process ended."""
+    # Each launcher of NVRx 0.4.1 counts its own restarts, so ranks of other nodes may not know of any.
+    if not any(ranks.maximum([float(identity.attempt.is_repeated)])):
         return
     own = _told(identity, last) if last is not None else None
     found = [each for each in ranks.gather(own) if each is not None]

@@ -67,6 +67,7 @@ def test_a_launch_script_is_shown_and_not_submitted(script: Path) -> None:
     batch = done.output.partition("# train_sbatch.sh\n")[2]
     assert "#SBATCH --nodes=3\n" in batch
     assert "#SBATCH --signal=TERM@60\n" in batch
+    assert "#SBATCH --open-mode=append\n" in batch  # the log of an attempt outlives a requeue
     assert "nemo_resiliency_plugins.runtime.node python train.py --steps 100" in done.output
     assert "nrp_decide" not in done.output
     assert not (script.parent / "home").exists()

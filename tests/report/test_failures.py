@@ -178,7 +178,7 @@ def test_launchers_that_count_their_own_restarts_are_one_start(job: Job) -> None
     all_but(job, rank=2, at=18.1)
     with job.rank(2, FIRST) as rank:
         rank.killed(18)
-    job.start(20, FIRST, resumed=10, saves=(15,), left="finished", of=range(0, 2))
+    job.start(20, FIRST, resumed=10, saves=(15,), left="finished", of=range(2))
     job.start(20, AGAIN, resumed=10, saves=(15,), left="finished", of=range(2, 4))
     report = summarize(job.directory, EPOCH + 1000)
     assert [start.how for start in report.starts] == ["rank 2 on n1: killed by a signal", "finished"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from nemo_resiliency_plugins.errors import is_of_a_peer
-from nemo_resiliency_plugins.runtime.aftermath import in_words
+from nemo_resiliency_plugins.runtime.aftermath import in_words, tell
+from tests.unit.conftest import MakeIdentity
 
 LOST = "RuntimeError: [gloo/pair.cc:537] Read error [10.0.0.1]:9: Connection reset by peer"
 
@@ -52,3 +55,28 @@ def test_what_it_cost() -> None:
 )
 def test_errors_of_a_peer_are_told_from_a_ranks_own(kind: str, message: str, peer: bool) -> None:
     assert is_of_a_peer(kind, message) is peer
+
+
+class Others:
+    """The other ranks of a job: they know of ``repeated``, and one of them tells ``lives``."""
+
+    def __init__(self, repeated: float, lives: list[dict[str, object]]) -> None:
+        self.repeated, self.lives = repeated, lives
+
+    def maximum(self, values: list[float]) -> list[float]:
+        return [max(self.repeated, *values)]
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, *self.lives]
+
+
+def test_a_rank_whose_launcher_knows_of_no_restart_takes_part(
+    make_identity: MakeIdentity, caplog: pytest.LogCaptureFixture
+) -> None:
+    tell(make_identity(0, 2), Others(1.0, [life(1, 90, "step")]), None, 10)  # type: ignore[arg-type]
+    assert "started again: rank 1 on n1 hung in step" in caplog.text
+
+
+def test_a_first_start_says_nothing(make_identity: MakeIdentity, caplog: pytest.LogCaptureFixture) -> None:
+    tell(make_identity(0, 2), Others(0.0, []), None, None)  # type: ignore[arg-type]
+    assert caplog.text == ""
