@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 IN_A_PIPE = 4000
 """Columns of a pipe: nothing is cut or wrapped there."""
@@ -27,6 +28,4 @@ def table(*headers: str) -> Table:
 
 def rows(made: Table, *cells: Any) -> None:
     """Add one row; None is an empty cell, and nothing in a cell is read as markup."""
-    from rich.text import Text
-
     made.add_row(*(Text("" if cell is None else str(cell)) for cell in cells))

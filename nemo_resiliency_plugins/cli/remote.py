@@ -11,7 +11,8 @@ from pathlib import Path
 from nemo_resiliency_plugins.errors import ConfigError, ResiliencyError
 
 WANTED = ("*/", "nrp/events/***", "nrp/ranks/***", "nrp/*.json", "nrp/progress-*")
-HEAVY = ("checkpoints/", "code/", "torchelastic/", "local/")
+HEAVY = ("checkpoints/", "code/", "torchelastic/")
+"""Directories that are not looked into."""
 DEADLINE_S = 120.0
 
 

@@ -63,10 +63,15 @@ def _print(told: Report, shown: list[Lane]) -> None:
     if len(told.starts) > MOST_STARTS:
         _line(out, f"the last {MOST_STARTS} of {len(told.starts)} starts; --json and --html have all of them")
     _line(out, "")
-    for line in text.chart(shown, told.wall_s, min(CHART_WIDTH, shutil.get_terminal_size().columns - 12)):
+    for line in text.chart(shown, told.wall_s, _chart_width()):
         _line(out, line)
     for line in told.news:
         _line(out, f"news: {line}")
+
+
+def _chart_width() -> int:
+    """Of the terminal what the names of the ranks leave; a pipe has no width of its own."""
+    return max(20, min(CHART_WIDTH, shutil.get_terminal_size((CHART_WIDTH, 0)).columns - 12))
 
 
 def _line(out: Console, line: str) -> None:

@@ -18,7 +18,7 @@ from nemo_resiliency_plugins.cli import remote
 from nemo_resiliency_plugins.cli.console import console
 from nemo_resiliency_plugins.report.reading import find_job
 from nemo_resiliency_plugins.report.state import State, state_of
-from nemo_resiliency_plugins.report.text import duration
+from nemo_resiliency_plugins.report.text import counted, duration
 
 SHOWN_FAILURES = 8
 
@@ -71,13 +71,12 @@ def headline(state: State) -> str:
     step = "none" if state.step is None else state.step
     saved = "none" if state.durable is None else state.durable
     quiet = f", last news {duration(state.quiet_s)} ago" if not state.is_over else ""
-    faults = f"{len(state.failures)} failures" if len(state.failures) != 1 else "1 failure"
-    return f"{state.state}: step {step}, checkpoint {saved}, {faults}{quiet}"
+    return f"{state.state}: step {step}, checkpoint {saved}, {counted(len(state.failures), 'failure')}{quiet}"
 
 
 def _lines(state: State) -> list[str]:
     lines = [state.directory, headline(state)]
-    lines.append(f"ranks: {state.world_size} on {state.nodes} {'node' if state.nodes == 1 else 'nodes'}")
+    lines.append(f"ranks: {state.world_size} on {counted(state.nodes, 'node')}")
     older = f" ({state.left_out} older ones not read: see report)" if state.left_out else ""
     lines.append(f"attempts: {state.attempts}{older}, starts of the ranks: {state.cycles}")
     lines.append(f"time: {duration(state.wall_s)}, goodput {state.goodput:.1%}")

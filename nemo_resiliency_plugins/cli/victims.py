@@ -68,9 +68,9 @@ def signal(victim: Victim, name: str) -> None:
         os.kill(victim.pid, signals.Signals[f"SIG{name}"])
         return
     step = ["srun", f"--jobid={victim.job_id}", "--overlap", f"--nodelist={victim.node}", "--nodes=1", "--ntasks=1"]
-    # Only a process that carries the job's mark gets the signal: its number may be another's by now.
-    mark = f"{ENV_DIR}=\\|NRP_NODE_RUN={victim.attempt}-node"
-    guarded = f"grep -qz '{mark}' /proc/{victim.pid}/environ && kill -{name} {victim.pid}"
+    # Only a process of this job gets the signal: its number may be another's by now.
+    mark = f"'^SLURM_JOB_ID={victim.job_id}$'"
+    guarded = f"grep -qz {mark} /proc/{victim.pid}/environ && kill -{name} {victim.pid}"
     _run([*step, "--immediate=30", "sh", "-c", guarded], f"{victim} cannot be signalled")
 
 

@@ -18,9 +18,10 @@ def heading(report: Report) -> Iterator[str]:
     """State, first failure and goodput, a line each."""
     began = datetime.datetime.fromtimestamp(report.began).isoformat(" ", "seconds")
     yield f"{report.directory}"
-    where = f"{report.world_size} ranks on {report.nodes} {'node' if report.nodes == 1 else 'nodes'}"
+    where = f"{counted(report.world_size, 'rank')} on {counted(report.nodes, 'node')}"
     yield f"{report.state}; step {_or_none(report.step)}, newest checkpoint {_or_none(report.durable)}; {where}"
-    starts = f"{report.attempts} attempts, {len(report.starts)} starts, {len(report.failures)} failures"
+    counts = (report.attempts, "attempt"), (len(report.starts), "start"), (len(report.failures), "failure")
+    starts = ", ".join(counted(count, noun) for count, noun in counts)
     yield f"began {began}, {duration(report.wall_s)}; {starts}"
     yield f"goodput {report.goodput:.1%}: the part of the time that was spent in steps which counted"
 
@@ -62,6 +63,11 @@ def duration(seconds: float) -> str:
     days, rest = divmod(round(seconds), 86400)
     clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
     return f"{days} d {clock}" if days else clock
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _or_none(value: int | None) -> str:
