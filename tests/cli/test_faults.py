@@ -110,11 +110,11 @@ def test_a_preemption_ends_all_ranks_together(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_nan_reaches_the_result_validation(tmp_path: Path) -> None:
-    validates = {"NRP_RERUN__RERUN_MODE": "validate_results"}
-    script = ["--steps", "40", "--step-s", "0.2"]
+    validates = {"NRP_RERUN_STATE_MACHINE__RERUN_MODE": "validate_results"}
+    script = ["--steps", "100000"]
     job = start(tmp_path, "validated.py", *script, ranks=2, restarts=0, env={**QUICK, **validates})
     with ended_afterwards(job):
-        wait_for(lambda: job.events("first_step", rank=1), deadline_s=60)
+        wait_for(lambda: job.events("first_step", rank=1), deadline_s=60, what=job.log[-2000:])
         inject(job, "nan", "--rank", 1)
         wait_for(lambda: job.events("suspect_result"), deadline_s=60, what=job.log[-2000:])
 
