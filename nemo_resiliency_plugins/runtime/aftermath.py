@@ -16,6 +16,9 @@ from nemo_resiliency_plugins.runtime.record import LastLife
 if TYPE_CHECKING:
     from nemo_resiliency_plugins.runtime.agreement import Ranks
 
+TOGETHER_S = 30.0
+"""A launcher stops the other ranks within this time of a failure; what failed longer before is of an earlier start."""
+
 
 def tell(identity: Identity, ranks: Ranks, last: LastLife | None, resumed: int | None) -> None:
     """Collective; told where the ranks have been started before. ``last``: how this rank's previous process ended."""
@@ -39,6 +42,8 @@ def in_words(lives: list[dict[str, Any]], failure: dict[str, Any] | None, resume
     """
     since, what = now, "the ranks were started before"
     first = min(lives, key=lambda each: float(each["ended"])) if lives else None
+    if failure is not None and first is not None and failure["at"] < first["ended"] - TOGETHER_S:
+        failure = None
     raised = failure is not None and not is_of_a_peer(*failure["error"].partition(": ")[::2])
     if failure is not None and (raised or first is None):
         since, what = failure["at"], f"rank {failure['rank']} on {failure['node']} failed: {failure['error'][:200]}"

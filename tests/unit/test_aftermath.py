@@ -27,6 +27,7 @@ def failure(error: str) -> dict[str, object]:
         ([life(1, 90, "step"), life(2, 91)], None, "rank 1 on n1 hung in step"),
         ([life(2, 95), life(1, 90)], failure(LOST), "rank 1 on n1 was killed"),
         ([life(1, 99.2)], failure("ValueError: no"), "rank 3 on n3 failed: ValueError: no"),
+        ([life(1, 200, "step")], failure("ValueError: of an earlier start"), "rank 1 on n1 hung in step"),
         ([], failure(LOST), "rank 3 on n3 failed: RuntimeError: [gloo"),
         ([], None, "the ranks were started before"),
     ],
