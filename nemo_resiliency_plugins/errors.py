@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 
@@ -41,3 +42,21 @@ class CheckpointError(ResiliencyError):
 
 class NotWorkingError(ResiliencyError):
     """Under ``strict=True``: a feature that was asked for cannot work here."""
+
+
+_PEER_TYPES = ("DistNetworkError", "DistStoreError", "VoteError", "ConnectionResetError", "BrokenPipeError")
+_PEER_WORDS = re.compile(
+    r"connection (was )?(reset|closed|refused)|broken pipe|connection timed out|gloo.*(timed? ?out|connect)"
+    r"|nccl.*(remote|abort|timed? ?out|unhandled system error)|process group.*(watchdog|abort)|socket timeout"
+    r"|one of them is gone",
+    re.IGNORECASE,
+)
+
+
+def is_of_a_peer(kind: str, message: str) -> bool:
+    """Whether an error tells only that another rank has gone: it follows from that one's fault.
+
+    Args:
+        kind: the name of the exception's class, as torch 2.5 to 2.13 and this package have it.
+    """
+    return kind in _PEER_TYPES or _PEER_WORDS.search(message) is not None

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from nemo_resiliency_plugins.cli.console import console as make_console
+from nemo_resiliency_plugins.cli.console import rows, table
 from nemo_resiliency_plugins.cli.recovery import Event, Recovery, newest_step, recoveries
 from nemo_resiliency_plugins.config import FaultScript
 from nemo_resiliency_plugins.contract import read_events
@@ -26,7 +27,7 @@ STEP_TIMEOUT_S = 5.0
 DEADLINE_S = 150.0
 RECIPE = "nemo_resiliency_plugins.recipes.small_gpt"
 
-console = Console()
+console = make_console()
 
 
 class Training:
@@ -138,17 +139,11 @@ def _report(undisturbed: Training, disturbed: Training) -> bool:
 
 
 def _table(seen: list[Recovery]) -> Table:
-    table = Table("fault", "rank", "at step", "noticed after", "running again after", "steps done again")
+    made = table("fault", "rank", "at step", "noticed after", "running again after", "steps done again")
     for fault in seen:
-        table.add_row(
-            fault.kind,
-            str(fault.rank),
-            str(fault.step),
-            _seconds(fault.noticed_s),
-            _seconds(fault.running_s),
-            str(fault.steps_again),
-        )
-    return table
+        times = (_seconds(fault.noticed_s), _seconds(fault.running_s))
+        rows(made, fault.kind, fault.rank, fault.step, *times, fault.steps_again)
+    return made
 
 
 def _seconds(value: float | None) -> str:

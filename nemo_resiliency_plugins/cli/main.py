@@ -2,16 +2,53 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import typer
+from typer.core import TyperGroup
 
-from nemo_resiliency_plugins.cli.demo import demo
-from nemo_resiliency_plugins.cli.sbatch import sbatch
+from nemo_resiliency_plugins.errors import ResiliencyError
 
-app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
-app.command()(demo)
-app.command()(sbatch)
+VERBS = (
+    "preview",
+    "doctor",
+    "status",
+    "report",
+    "faults",
+    "sbatch",
+    "demo",
+)
+"""Each is the function of its name in the module of its name, which is loaded when the verb is used."""
+
+
+class Verbs(TyperGroup):
+    """Finds the verbs, and turns the errors of this package into a message and an exit code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in VERBS:
+            return None
+        verb = getattr(importlib.import_module(f"nemo_resiliency_plugins.cli.{cmd_name}"), cmd_name)
+        own = typer.Typer(add_completion=False, rich_markup_mode=None)
+        own.command(cmd_name)(verb)
+        return typer.main.get_command(own)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ResiliencyError as error:
+            typer.echo(f"nemo-resiliency: {error}", err=True)
+            raise typer.Exit(error.exit_code) from error
+
+
+app = typer.Typer(
+    cls=Verbs, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None
+)
 
 
 @app.callback()
 def root() -> None:
-    """Resiliency for NeMo-Run training jobs."""
+    """Resiliency for NeMo-Run training jobs. Exit code: 0 fine, 1 a problem was found, 2 wrong usage."""

@@ -47,24 +47,20 @@ def sbatch(
     """
     from nemo_resiliency_plugins.plugins.plain_slurm import sbatch_script
 
-    try:
-        text = sbatch_script(
-            _plugins(goal, plugins or [], fields or []),
-            command,
-            directory=directory,
-            nodes=nodes,
-            ranks_per_node=ranks_per_node,
-            launcher="torchrun" if goal is Goal.PREEMPTION else None,
-            retries=retries,
-            variables=dict(_pair("--env", text) for text in variables or []),
-            options=options or [],
-            srun_options=srun_options or [],
-            setup=setup or [],
-            python=python,
-        )
-    except ConfigError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(error.exit_code) from None
+    text = sbatch_script(
+        _plugins(goal, plugins or [], fields or []),
+        command,
+        directory=directory,
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        launcher="torchrun" if goal is Goal.PREEMPTION else None,
+        retries=retries,
+        variables=dict(_pair("--env", text) for text in variables or []),
+        options=options or [],
+        srun_options=srun_options or [],
+        setup=setup or [],
+        python=python,
+    )
     typer.echo(text, nl=False)
 
 

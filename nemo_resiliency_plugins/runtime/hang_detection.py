@@ -13,6 +13,7 @@ from nemo_resiliency_plugins.runtime.identity import Identity
 from nemo_resiliency_plugins.runtime.learning import Learner, Maximum
 from nemo_resiliency_plugins.runtime.log import line, logger
 from nemo_resiliency_plugins.runtime.monitor import Limits, Monitor
+from nemo_resiliency_plugins.runtime.record import LastLife
 from nemo_resiliency_plugins.runtime.sections import SectionClock
 
 
@@ -20,6 +21,8 @@ class NoHangDetection:
     """Stands in where nothing is watched."""
 
     watches = False
+    last_life: LastLife | None = None
+    """How the previous process of this rank ended."""
 
     def step_begins(self, step: int) -> None:
         """The rank begins ``step``."""
@@ -65,6 +68,7 @@ class HangDetection(NoHangDetection):
         self._learner = Learner(config, configured, rank=identity.rank, world_size=identity.world_size)
         self._clock = SectionClock(self._monitor, warmup_steps=config.warmup_steps, span_s=self._span_s)
         self._limits: Limits = {}
+        self.last_life = self._monitor.last_life
         self._allow(configured, "section timeouts")
         self._report_last_life()
         self._clock.open(SETUP)
@@ -122,7 +126,8 @@ class HangDetection(NoHangDetection):
         last = self._monitor.last_life
         if last is not None:
             doing = last.doing
-            self._events.emit("last_life", section=doing.section, step=doing.step, ended=last.ended, hung=last.hung_in)
+            told = {"section": doing.section, "since": doing.since, "step": doing.step}
+            self._events.emit("last_life", **told, ended=last.ended, hung=last.hung_in)
 
 
 def _span(span_s: float, step_limit: float | None) -> float:

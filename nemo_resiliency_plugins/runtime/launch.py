@@ -58,14 +58,21 @@ def main(arguments: list[str]) -> None:
     _guard_start(script, identity, events)
     own = os.getpid()
     try:
-        if script is None or not script.exists():
-            raise MissingScript(2, "No such file or module", arguments[0])
         _run(arguments, script, as_module)
+        _ended(None, own, identity, events)
     except BaseException as error:
-        # A forked child of the script comes by here as well when it leaves.
-        if os.getpid() == own and exit_code(error) != 0:
-            _record(error, identity, events)
+        _ended(error, own, identity, events)
         raise
+
+
+def _ended(error: BaseException | None, own: int, identity: Identity, events: EventLog) -> None:
+    """A forked child of the script comes by here as well when it leaves."""
+    if os.getpid() != own:
+        return
+    if error is None or exit_code(error) == 0:
+        events.emit("rank_left")
+    else:
+        _record(error, identity, events)
 
 
 class MissingScript(FileNotFoundError):
@@ -81,7 +88,9 @@ def exit_code(error: BaseException) -> int:
     return int(ExitCode.OK if error.code is None else ExitCode.FAILED)
 
 
-def _run(arguments: list[str], script: Path, as_module: bool) -> None:
+def _run(arguments: list[str], script: Path | None, as_module: bool) -> None:
+    if script is None or not script.exists():
+        raise MissingScript(2, "No such file or module", arguments[0])
     sys.argv = list(arguments)
     if as_module:
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
@@ -141,7 +150,7 @@ def find_module(name: str) -> Path | None:
 def _record(error: BaseException, identity: Identity, events: EventLog) -> None:
     """Keep what ended this rank, and make sure that it does end."""
     _leave_in_bounded_time()
-    emit_failure(events, "rank_failed", error)
+    emit_failure(events, "rank_failed", error, code=exit_code(error))
     if identity.directory is None:
         return
     what = f"{type(error).__name__}: {message_of(error)}"[:500]

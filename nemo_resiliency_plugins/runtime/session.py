@@ -74,7 +74,7 @@ class Session(Blocks):
         self._entered = True
         identity = self._identity
         self._events = EventLog(identity.directory, identity.attempt, identity.rank)
-        self._events.emit("session_started", node=identity.node, world_size=identity.world_size)
+        self._events.emit("session_started", pid=os.getpid(), node=identity.node, world_size=identity.world_size)
         if identity.rank == 0:
             logger().info(line(0, f"effective configuration: {self._configs}"))
         self._notes.started()
@@ -153,8 +153,7 @@ class Session(Blocks):
         resumed = self._checkpointer.resume()
         tier = self._checkpointer.tier
         self._events.emit("resumed", step=resumed, tier=tier, seconds=time.monotonic() - began)
-        self._features.preemption.attached()
-        self._features.stragglers.attached(self._models, optimizers, self._shared_ranks)
+        self._features.attached(self._models, optimizers, self._shared_ranks, resumed)
         return self._loop.resume(resumed, saved=tier == GLOBAL)
 
     def steps(self, start: int, stop: int) -> Iterator[int]:

@@ -37,7 +37,8 @@ MAY_USE: dict[str, set[str]] = {
     "integrations": {"errors", "contract", "config", "compat.nvrx_guard", "runtime"},
     "megatron_bridge": {"plugins"},
     "plugins": {"errors", "contract", "config", "slurm", "compat.nvrx", "compat.nemo_run"},
-    "cli": {"errors", "contract", "config", "compat.nvrx", "compat.nemo_run", "plugins", "slurm", "recipes"},
+    "report": {"errors", "contract"},
+    "cli": {"errors", "contract", "config", "compat.nvrx", "compat.nemo_run", "plugins", "slurm", "recipes", "report"},
     "recipes": {"", "runtime"},
 }
 TORCH_AT_IMPORT = {

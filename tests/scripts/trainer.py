@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 
 import tiny
 import torch
@@ -20,6 +21,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=0)
     parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--hold-at", type=int, default=-1, help="a step that lasts until the file `go` is there")
+    parser.add_argument("--end-with", help="the last step is the one in which this file is there")
     return parser.parse_args()
 
 
@@ -40,6 +42,13 @@ def forward_backward(model: nn.Module, step: int, rank: int) -> torch.Tensor:
     return loss
 
 
+def all_see(path: Path) -> bool:
+    """Collective: whether rank 0 sees the file."""
+    seen = torch.tensor([float(path.exists())])
+    dist.broadcast(seen, src=0)
+    return bool(seen)
+
+
 def main() -> None:
     options = parse()
     with runtime.session() as session:
@@ -57,6 +66,8 @@ def main() -> None:
             loss = forward_backward(model, step, rank)
             optimizer.step()
             session.observe(loss)
+            if options.end_with and all_see(tiny.ROOT / options.end_with):
+                session.stop()
     if rank == 0:
         (tiny.ROOT / "result.txt").write_text(tiny.digest(dict(model.state_dict())))
     dist.destroy_process_group()

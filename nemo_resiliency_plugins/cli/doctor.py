@@ -1,0 +1,181 @@
+"""``nemo-resiliency doctor``: whether this machine, or this job, has what the plugins need."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nemo_resiliency_plugins.cli.console import console, rows, table
+from nemo_resiliency_plugins.compat import nvrx
+from nemo_resiliency_plugins.errors import UnsupportedError
+from nemo_resiliency_plugins.slurm import site
+
+COMMAND_S = 60.0
+LAUNCHERS = ("ft_launcher", "torchrun")
+RUNTIME = "pip install 'nemo-resiliency-plugins[runtime]'"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """``problem`` is empty where all is well; ``remedy`` may then hold a hint."""
+
+    name: str
+    value: str
+    problem: str = ""
+    remedy: str = ""
+
+
+def doctor(
+    partition: Annotated[str | None, typer.Option(help="look at this partition only; in a job, at its own")] = None,
+    start: Annotated[bool, typer.Option(help="start ft_launcher, to see that it does")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="for programs")] = False,
+) -> None:
+    """Versions, launchers and Slurm's settings against what works. Exit code 1: a problem was found.
+
+    Example: nemo-resiliency doctor --partition gpu
+    """
+    found = [*versions(), *launchers(start=start), *slurm(partition or os.environ.get("SLURM_JOB_PARTITION"))]
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(each) for each in found], indent=1))
+    else:
+        made = table("", "what", "value", "finding", "remedy")
+        for each in found:
+            rows(made, "PROBLEM" if each.problem else "ok", each.name, each.value, each.problem, each.remedy)
+        console().print(made)
+    raise typer.Exit(1 if any(each.problem for each in found) else 0)
+
+
+def versions() -> Iterator[Finding]:
+    """Of the packages: this one, and those whose versions decide whether it works."""
+    where = f"job {os.environ['SLURM_JOB_ID']}" if "SLURM_JOB_ID" in os.environ else "no job"
+    yield Finding("machine", f"{platform.node()}, {where}")
+    low, high = (3, 10), (3, 13)
+    bad = not low <= sys.version_info[:2] < high
+    yield Finding("python", platform.python_version(), "not tried" if bad else "", "Use 3.10 to 3.12" if bad else "")
+    yield Finding("nemo-resiliency-plugins", _version("nemo-resiliency-plugins") or "not installed")
+    for name, least, below, needed in PACKAGES:
+        yield _package(name, least, below, needed=needed)
+    yield _nvrx()
+    yield _nccl()
+
+
+PACKAGES: tuple[tuple[str, str, str, bool], ...] = (
+    ("nemo_run", "0.11.1", "0.12", True),
+    ("leptonai", "0.26.6", "0.28", True),
+    ("fiddle", "0.3", "0.4", True),
+    ("torch", "2.5.1", "", False),
+    ("mcp", "", "2", False),
+)
+"""Name, oldest version that works, first one that does not, and whether the submit side needs it."""
+
+
+def launchers(*, start: bool) -> Iterator[Finding]:
+    """Whether ranks could be started in this environment."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    for name in LAUNCHERS:
+        found = shutil.which(name, path=path)
+        if found is None:
+            yield Finding(name, "not found", "" if not _runs_ranks() else "ranks cannot be started", RUNTIME)
+        elif start and name == "ft_launcher":
+            yield _started(name, found)
+        else:
+            yield Finding(name, found)
+
+
+def slurm(partition: str | None) -> Iterator[Finding]:
+    """What Slurm's commands tell here."""
+    if shutil.which("scontrol") is None:
+        yield Finding("Slurm", "not here", "", "On a login node or in a job, this looks at the partitions too")
+        return
+    config, problem = _ask("scontrol", "show", "config")
+    if problem:
+        yield Finding("Slurm", "no answer", problem, "Ask the site, or try again on a login node")
+        return
+    fields = site.fields_of_config(config)
+    yield from (Finding(*each) for each in site.of_config(fields))
+    told, problem = _ask("scontrol", "show", "partition", "--oneliner", *([partition] if partition else []))
+    if problem:
+        yield Finding("partition", partition or "all", problem, "Name one that `sinfo` shows")
+    for each in site.partitions(told):
+        yield from (Finding(*finding) for finding in site.of_partition(each, fields))
+
+
+def _runs_ranks() -> bool:
+    """A submit host needs no launcher; a node of a job does, and so does a machine that has torch."""
+    return "SLURM_JOB_ID" in os.environ or _version("torch") is not None
+
+
+def _package(name: str, least: str, below: str, *, needed: bool) -> Finding:
+    version = _version(name)
+    wanted = " and ".join(filter(None, (least and f"{least} or later", below and f"below {below}")))
+    if version is None:
+        return Finding(name, "not installed", "the plugins need it" if needed else "", RUNTIME if needed else "")
+    old = bool(least) and _numbers(version) < _numbers(least)
+    new = bool(below) and _numbers(version) >= _numbers(below)
+    if old or new:
+        return Finding(name, version, f"works with {wanted}", f"pip install '{name}{_bounds(least, below)}'")
+    return Finding(name, version)
+
+
+def _bounds(least: str, below: str) -> str:
+    return ",".join(filter(None, (least and f">={least}", below and f"<{below}")))
+
+
+def _nvrx() -> Finding:
+    version = nvrx.installed_version()
+    if version is None:
+        return Finding(nvrx.DISTRIBUTION, "not installed", "no rank is watched" if _runs_ranks() else "", RUNTIME)
+    try:
+        nvrx.check_version(version)
+    except UnsupportedError as error:
+        return Finding(nvrx.DISTRIBUTION, version, error.rule, error.remedy)
+    return Finding(nvrx.DISTRIBUTION, version)
+
+
+def _nccl() -> Finding:
+    version = next(filter(None, map(_version, ("nvidia-nccl-cu13", "nvidia-nccl-cu12"))), None)
+    return Finding("NCCL", version or "not installed beside torch", "", "" if version else "Needed on GPUs only")
+
+
+def _started(name: str, path: str) -> Finding:
+    """A fresh install may bring a version of something that breaks the launcher: only a start shows that."""
+    _, problem = _ask(path, "--help")
+    remedy = f"Install the tried versions: {RUNTIME}" if problem else ""
+    return Finding(name, path, f"does not start: {problem}" if problem else "", remedy)
+
+
+def _ask(*command: str) -> tuple[str, str]:
+    """What a command says, and the last line of its error where it fails."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", str(error)
+    if done.returncode == 0:
+        return done.stdout, ""
+    last = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
+    return "", last[-1][:300]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    head = version.split("+")[0]
+    return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in head.split(".")[:3])

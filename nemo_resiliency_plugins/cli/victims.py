@@ -1,0 +1,131 @@
+"""Which process a rank is, on which machine and of whom; and how a signal gets there."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import re
+import shutil
+import signal as signals
+import subprocess
+from pathlib import Path
+
+import psutil
+
+from nemo_resiliency_plugins.contract import ENV_DIR
+from nemo_resiliency_plugins.errors import NotWorkingError, UnsupportedError
+from nemo_resiliency_plugins.report.reading import event_files, events_of, read_object
+
+COMMAND_S = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Victim:
+    """The present process of a rank. ``job_id`` is Slurm's; None where Slurm did not start the job."""
+
+    rank: int
+    pid: int
+    node: str
+    attempt: str
+    cycle: int
+    job_id: str | None
+    directory: Path
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (process {self.pid} on {self.node})"
+
+
+def find(job: Path, rank: int) -> Victim:
+    """The process of ``rank`` in the job with this ``nrp`` directory, checked to be alive and the user's own.
+
+    Raises:
+        NotWorkingError: the rank does not run.
+        UnsupportedError: the job is somebody else's.
+    """
+    files = [file for file in event_files(job) if file.rank == rank]
+    started = [event for file in files[-1:] for event in events_of(file) if "pid" in event and "node" in event]
+    if not started:
+        raise NotWorkingError(f"there is no rank {rank} in {job}")
+    last, job_id = started[-1], files[-1].attempt.rsplit("-", 2)[0]
+    of_slurm = job_id if re.fullmatch(r"\d+", job_id) and shutil.which("scontrol") else None
+    victim = Victim(rank, last["pid"], last["node"], files[-1].attempt, last["cycle"], of_slurm, job)
+    if of_slurm is not None:
+        _check_job(of_slurm, victim)
+    else:
+        _check_process(victim)
+    return victim
+
+
+def signal(victim: Victim, name: str) -> None:
+    """Send a signal to the rank's process, through Slurm where it started the job.
+
+    Raises:
+        NotWorkingError: the process cannot be reached.
+    """
+    if victim.job_id is None:
+        _check_process(victim)
+        os.kill(victim.pid, signals.Signals[f"SIG{name}"])
+        return
+    step = ["srun", f"--jobid={victim.job_id}", "--overlap", f"--nodelist={victim.node}", "--nodes=1", "--ntasks=1"]
+    # Only a process of this job gets the signal: its number may be another's by now.
+    mark = f"'^SLURM_JOB_ID={victim.job_id}$'"
+    guarded = f"grep -qz {mark} /proc/{victim.pid}/environ && kill -{name} {victim.pid}"
+    _run([*step, "--immediate=30", "sh", "-c", guarded], f"{victim} cannot be signalled")
+
+
+def announce_end(victim: Victim) -> None:
+    """What Slurm does at a preemption: the signal that the job takes for a notice, to all its steps.
+
+    Raises:
+        NotWorkingError: Slurm has not taken it, or the process is gone.
+    """
+    told = read_object(victim.directory / "config.json").get("preemption", {})
+    name = str(told.get("exit_signal", "SIGTERM")).removeprefix("SIG")
+    if victim.job_id is None:
+        signal(victim, name)
+    else:
+        _run(["scancel", f"--signal={name}", victim.job_id], f"job {victim.job_id} cannot be signalled")
+
+
+def _check_process(victim: Victim) -> None:
+    if victim.node != platform.node() and victim.job_id is None:
+        raise NotWorkingError(f"{victim} is on another machine, and no Slurm is here to reach it: go to {victim.node}")
+    try:
+        process = psutil.Process(victim.pid)
+        owner, variables = process.uids().real, process.environ()
+    except psutil.AccessDenied as error:
+        raise _not_yours(victim) from error
+    except psutil.NoSuchProcess as error:
+        raise NotWorkingError(f"{victim} does not run any more") from error
+    if owner != os.getuid():
+        raise _not_yours(victim)
+    given = variables.get(ENV_DIR)
+    if given is None or Path(given).resolve() != victim.directory.resolve():
+        raise NotWorkingError(f"{victim} does not run any more: that process belongs to something else")
+
+
+def _check_job(job_id: str, victim: Victim) -> None:
+    told = _run(["scontrol", "show", "job", "--oneliner", job_id], f"Slurm does not know job {job_id}")
+    owner = re.search(r" UserId=[^(]*\((\d+)\)", told)
+    if owner is None or int(owner[1]) != os.getuid():
+        raise _not_yours(victim)
+    if " JobState=RUNNING " not in told:
+        raise NotWorkingError(f"job {job_id} does not run")
+
+
+def _not_yours(victim: Victim) -> UnsupportedError:
+    remedy = "Inject faults into jobs of your own."
+    return UnsupportedError("DIR", str(victim.directory), f"{victim} belongs to another user", remedy)
+
+
+def _run(command: list[str], problem: str) -> str:
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotWorkingError(f"{problem}: {error}") from error
+    if done.returncode != 0:
+        raise NotWorkingError(f"{problem}: {(done.stderr or done.stdout).strip() or done.returncode}")
+    return done.stdout

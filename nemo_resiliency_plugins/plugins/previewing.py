@@ -1,0 +1,98 @@
+"""What a launch script would submit: the plugins' edits, and the scripts that NeMo-Run would write."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import nemo_run as run
+from nemo_run.config import get_nemorun_home, set_nemorun_home
+from nemo_run.run.experiment import Experiment
+
+from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
+
+HOME = "$NEMORUN_HOME"
+"""Stands in what is shown for the directory of the preview, which is gone afterwards."""
+SCRIPTS = ("*_sbatch.sh", "scripts/*.sh", "nrp/retry_policy.sh", "nrp/config.json", "nrp/ft.yaml")
+
+
+@dataclasses.dataclass(frozen=True)
+class Preview:
+    """Of one experiment. ``edits`` are lines or blocks, ``files`` the scripts by name."""
+
+    title: str
+    edits: list[str]
+    files: dict[str, str]
+
+
+def previews(launch: Callable[[], object]) -> list[Preview]:
+    """Run ``launch`` with every ``run.run`` and ``Experiment.run`` in it turned into a preview.
+
+    Raises:
+        ConfigError: a plugin refuses the task or the executor.
+    """
+    found: list[Preview] = []
+    with tempfile.TemporaryDirectory(prefix="nemo-resiliency-preview-") as home, _home(home), _recording(found, home):
+        launch()
+    return found
+
+
+def preview_of(task: Any, executor: Any, plugins: list[Any]) -> list[Preview]:
+    """The preview of what a recipe returns."""
+    return previews(lambda: run.run(task, executor=executor, plugins=plugins, name="preview"))
+
+
+@contextlib.contextmanager
+def _home(home: str) -> Iterator[None]:
+    before = get_nemorun_home()
+    set_nemorun_home(home)
+    try:
+        yield
+    finally:
+        set_nemorun_home(before)
+
+
+@contextlib.contextmanager
+def _recording(found: list[Preview], home: str) -> Iterator[None]:
+    """Plugins tell their plan when NeMo-Run sets them up, and an experiment is shown instead of run."""
+    edits: list[str] = []
+    set_up = ResiliencyPlugin.setup
+
+    def setup(plugin: ResiliencyPlugin, task: Any, executor: Any) -> None:
+        edits.extend(_shown(f"{edit.owner}: {edit}", home) for edit in plugin.plan(task, executor))
+        set_up(plugin, task, executor)
+
+    def show(experiment: Experiment, *_: Any, **__: Any) -> None:
+        experiment.dryrun(log=False, delete_exp_dir=False)
+        found.append(Preview(experiment._title, list(edits), _files(Path(experiment._exp_dir), home)))
+        edits.clear()
+
+    quiet = logging.getLogger("torchx")
+    level = quiet.level
+    quiet.setLevel(logging.ERROR)
+    try:
+        with (
+            mock.patch.object(ResiliencyPlugin, "setup", setup),
+            mock.patch.object(Experiment, "run", show),
+            mock.patch.object(Experiment, "__exit__", lambda *_: None),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            yield
+    finally:
+        quiet.setLevel(level)
+
+
+def _files(directory: Path, home: str) -> dict[str, str]:
+    paths = sorted(path for pattern in SCRIPTS for path in directory.rglob(pattern))
+    return {str(path.relative_to(directory)): _shown(path.read_text(), home) for path in paths}
+
+
+def _shown(text: str, home: str) -> str:
+    return text.replace(home, HOME)

@@ -1,0 +1,192 @@
+"""The starts of a job: each time that its ranks have begun to work, with what all of them together tell of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from nemo_resiliency_plugins.report.endings import RankEnds, is_deliberate
+from nemo_resiliency_plugins.report.reading import Doing, Event, EventFile, events_of
+
+KEPT_CHECKPOINTS = 64
+KEPT_ENDS = 16
+KEPT_NEWS = 64
+OF_ALL_RANKS_ALIKE = ("checkpoint", "checkpoint_scheduled", "timeouts", "straggler_report", "determinism")
+"""Events of which rank 0's are enough."""
+NEWS = ("straggler", "suspect_result", "checkpoint_failed", "node_excluded", "not_working", "ranks_lost")
+
+Key = tuple[str, int, int]
+"""Attempt, cycle, and life in the process."""
+
+
+@dataclasses.dataclass
+class Start:
+    """Times are seconds since the epoch; inf or -inf: has not happened."""
+
+    attempt: str
+    cycle: int
+    life: int
+    began: float = math.inf
+    in_session: float = -math.inf
+    running: float = -math.inf
+    last: float = -math.inf
+    noticed: float = math.inf
+    """When the first rank has learned that the end is announced."""
+    saving_s: float = 0.0
+    world_size: int = 0
+    ranks: int = 0
+    nodes: set[str] = dataclasses.field(default_factory=set)
+    resumed: int | None = None
+    newest: int | None = None
+    """The last step that is known to be done."""
+    durable: deque[tuple[int, float]] = dataclasses.field(default_factory=lambda: deque(maxlen=KEPT_CHECKPOINTS))
+    left: str | None = None
+    """Why all ranks have ended together."""
+    ends: RankEnds = dataclasses.field(default_factory=lambda: RankEnds(KEPT_ENDS))
+    hung_before: dict[int, Event] = dataclasses.field(default_factory=dict)
+    """What ranks of this start say of their previous life: it hung."""
+    injected: list[Event] = dataclasses.field(default_factory=list)
+    news: list[Event] = dataclasses.field(default_factory=list)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a step was done."""
+        return self.running > -math.inf
+
+    @property
+    def newest_durable(self) -> tuple[int, float] | None:
+        return self.durable[-1] if self.durable else None
+
+    def durable_at(self, step: int) -> float | None:
+        """When the checkpoint of ``step`` was safe."""
+        return next((time for each, time in self.durable if each == step), None)
+
+    def add(self, event: Event) -> None:
+        """Take in one event of any rank."""
+        name = event["event"]
+        if name != "node_excluded":  # told by the batch script, after the end
+            self.last = max(self.last, event["time"])
+        method = getattr(self, f"_on_{name}", None)
+        if method is not None:
+            method(event)
+        elif name in NEWS and len(self.news) < KEPT_NEWS:
+            self.news.append(event)
+        elif is_deliberate(name):
+            self.left = name if name != "results_stop" else event["reason"]
+            self.newest = event.get("step", self.newest)
+
+    def _on_rank_started(self, event: Event) -> None:
+        self.began = min(self.began, event["time"])
+        self.nodes.add(event["node"])
+
+    def _on_life_began(self, event: Event) -> None:
+        self.began = min(self.began, event["time"])
+
+    def _on_session_started(self, event: Event) -> None:
+        self.began = min(self.began, event["time"])
+        self.in_session = max(self.in_session, event["time"])
+        self.world_size = max(self.world_size, event["world_size"])
+        self.nodes.add(event["node"])
+
+    def _on_resumed(self, event: Event) -> None:
+        self.resumed = event["step"] or 0
+        self.newest = max(self.newest or 0, self.resumed)
+
+    def _on_first_step(self, event: Event) -> None:
+        self.running = max(self.running, event["time"])
+        self.newest = max(self.newest or 0, event["step"] + 1)
+
+    def _on_progress(self, event: Event) -> None:
+        self.newest = max(self.newest or 0, event["step"])
+
+    def _on_checkpoint_scheduled(self, event: Event) -> None:
+        if event["rank"] == 0:
+            self.saving_s += event["seconds"]
+
+    def _on_checkpoint(self, event: Event) -> None:
+        self.newest = max(self.newest or 0, event["step"])
+        if event["rank"] == 0 and event["tier"] != "local":
+            self.durable.append((event["step"], event["time"]))
+        if event["rank"] == 0 and event["written"] and not event.get("scheduled"):
+            self.saving_s += event["seconds"]
+
+    def _on_preemption_notice(self, event: Event) -> None:
+        self.noticed = min(self.noticed, event["time"])
+
+    def _on_fault_injected(self, event: Event) -> None:
+        if len(self.injected) < KEPT_NEWS:
+            self.injected.append(event)
+
+    def _on_last_life(self, event: Event) -> None:
+        if event["hung"] and len(self.hung_before) < KEPT_ENDS:
+            self.hung_before[event["rank"]] = event
+
+
+def read_starts(files: Iterable[EventFile], last: Iterable[Doing] = ()) -> list[Start]:
+    """All starts of the job that these files tell of, in order of time, in one pass.
+
+    Args:
+        last: what the ranks said last of themselves; nobody else tells of a hang that ended the job.
+    """
+    starts: dict[Key, Start] = {}
+    for file in files:
+        _take_in(file, starts)
+    ordered = sorted((each for each in starts.values() if each.began < math.inf), key=lambda each: each.began)
+    _tell_of_hangs(ordered, last)
+    for each, later in itertools.zip_longest(ordered, ordered[1:]):
+        for event in each.injected:
+            each.ends.injected(event)
+        each.ends.close(is_last=later is None, left=each.left)
+    return ordered
+
+
+def _take_in(file: EventFile, starts: dict[Key, Start]) -> None:
+    scheduled: set[tuple[int, str]] = set()
+    for key, event in _keyed(file) if file.rank is not None else _from_outside(file, starts):
+        start = starts.get(key) or starts.setdefault(key, Start(*key))
+        if event["event"] == "checkpoint_scheduled":
+            scheduled.add((event["step"], event["tier"]))
+        elif event["event"] == "checkpoint" and (event["step"], event["tier"]) in scheduled:
+            scheduled.discard((event["step"], event["tier"]))
+            event["scheduled"] = True
+        start.add(event)
+        if file.rank is not None:
+            start.ends.add(event)
+
+
+def _keyed(file: EventFile) -> Iterator[tuple[Key, Event]]:
+    """The events of a rank with the start that they belong to.
+
+    Starts are counted here: each launcher of NVRx 0.4.1 counts its own restarts, so ``cycle`` differs by node.
+    """
+    life, cycle, has_stub = 0, -1, False
+    for event in events_of(file, leave_out=OF_ALL_RANKS_ALIKE if file.rank else ()):
+        if event["event"] == "rank_started":
+            life, cycle, has_stub = 0, cycle + 1, True
+        elif event["event"] == "session_started" and not has_stub:
+            cycle += 1
+        elif event["event"] == "life_began":
+            life = event["iteration"]
+        yield (file.attempt, max(0, cycle), life), event
+
+
+def _from_outside(file: EventFile, starts: dict[Key, Start]) -> Iterator[tuple[Key, Event]]:
+    """What the batch script and the command line tell, of the start that began last before it."""
+    for event in events_of(file):
+        begun = [each for each in starts.values() if each.attempt == file.attempt and each.began <= event["time"]]
+        if begun:
+            last = max(begun, key=lambda each: each.began)
+            yield (last.attempt, last.cycle, last.life), event
+
+
+def _tell_of_hangs(starts: list[Start], last: Iterable[Doing]) -> None:
+    for before, after in itertools.pairwise(starts):
+        for rank, event in after.hung_before.items():
+            before.ends.hung(rank, event["hung"], event.get("since"), event["ended"], event["step"])
+    if starts:
+        for each in last:
+            if each.hung and each.ended is not None:
+                starts[-1].ends.hung(each.rank, each.section, each.since, each.ended, each.step)

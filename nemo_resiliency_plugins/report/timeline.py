@@ -1,0 +1,95 @@
+"""What single ranks did, start by start: of few ranks, since nobody can look at a thousand lanes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from nemo_resiliency_plugins.report.reading import Event, event_files, events_of
+from nemo_resiliency_plugins.report.summary import Report
+
+STARTUP, SETUP, STEPS, CHECKPOINT, FAULT = "start-up", "set-up", "steps", "checkpoint", "fault"
+KINDS = (STARTUP, SETUP, STEPS, CHECKPOINT, FAULT)
+FINEST = 1500
+"""A lane has no more checkpoints than this in the width of the page."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """Seconds since the begin of the job."""
+
+    kind: str
+    begin: float
+    end: float
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lane:
+    """One rank of the job, over all its starts."""
+
+    rank: int
+    segments: list[Segment]
+
+
+def chosen_ranks(report: Report, most: int) -> list[int]:
+    """Those that failed first, rank 0, and then the lowest ones."""
+    failed = [failure.first.rank for failure in report.failures]
+    wanted = dict.fromkeys([*failed[:most], 0, *range(min(most, report.world_size))])
+    return sorted(list(wanted)[:most])
+
+
+def lanes(directory: Path, report: Report, ranks: list[int]) -> list[Lane]:
+    """Reads the events of these ranks alone."""
+    found: dict[int, list[Segment]] = {rank: [] for rank in ranks}
+    finest_s = report.wall_s / FINEST
+    for file in event_files(directory):
+        if file.rank in found:
+            found[file.rank].extend(_Lane(report.began, finest_s).segments(events_of(file)))
+    return [Lane(rank, sorted(each, key=lambda segment: segment.begin)) for rank, each in found.items()]
+
+
+class _Lane:
+    """Turns the events of one file into segments."""
+
+    def __init__(self, began: float, finest_s: float) -> None:
+        self._began = began
+        self._finest_s = finest_s
+        self._open: tuple[str, float, str] | None = None
+        self._last_save = float("-inf")
+
+    def segments(self, events: Iterator[Event]) -> Iterator[Segment]:
+        at = 0.0
+        for event in events:
+            at = event["time"] - self._began
+            name = event["event"]
+            if name == "checkpoint":
+                yield from self._save(event, at)
+            elif name in ("rank_started", "life_began"):
+                yield from self._switch((STARTUP, at, f"cycle {event['cycle']}"), at)
+            elif name == "session_started":
+                yield from self._switch((SETUP, at, event["node"]), at)
+            elif name == "first_step":
+                yield from self._switch((STEPS, at, f"from step {event['step']}"), at)
+            elif name in ("fault_injected", "rank_failed", "session_failed", "life_failed", "startup_timeout"):
+                yield from self._fault(event, at)
+            elif name in ("rank_ended", "life_ended"):
+                yield from self._switch(None, at)
+        yield from self._switch(None, at)
+
+    def _switch(self, new: tuple[str, float, str] | None, at: float) -> Iterator[Segment]:
+        if self._open is not None:
+            kind, begin, note = self._open
+            yield Segment(kind, begin, max(at, begin), note)
+        self._open = new
+
+    def _fault(self, event: Event, at: float) -> Iterator[Segment]:
+        if self._open is None or self._open[0] != FAULT:
+            note = event.get("kind") or f"{event.get('exception', event['event'])}: {event.get('message', '')}"[:160]
+            yield from self._switch((FAULT, at, note), at)
+
+    def _save(self, event: Event, at: float) -> Iterator[Segment]:
+        if event["written"] and at - self._last_save >= self._finest_s:
+            self._last_save = at
+            yield Segment(CHECKPOINT, max(0.0, at - event["seconds"]), at, f"checkpoint of step {event['step']}")

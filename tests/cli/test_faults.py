@@ -1,0 +1,168 @@
+"""``faults``: real ranks under the real launcher, hit while they train."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nemo_resiliency_plugins.cli import victims
+from nemo_resiliency_plugins.cli.main import app
+from tests.harness import ENABLED, Job, Timeouts, ended_afterwards, start, wait_for
+from tests.synthetic import Job as Synthetic
+
+QUICK = {**ENABLED, "NRP_FAULT_TOLERANCE__WARMUP_STEPS": "1", "NRP_FAULT_TOLERANCE__TIMEOUT_FLOOR_S": "5"}
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def inject(job: Job, kind: str, *options: object) -> Result:
+    done = invoke("faults", job.root, kind, "--yes", *options)
+    assert done.exit_code == 0, done.output + job.log[-3000:]
+    return done
+
+
+def running(root: Path, *, ranks: int = 2, env: dict[str, str] = QUICK) -> Job:
+    """Ranks that train until they are told to end, and save every second step."""
+    script = ["--steps", "100000", "--every", "2", "--step-s", "0.1", "--end-with", "go"]
+    return start(root, "trainer.py", *script, ranks=ranks, restarts=3, timeouts=Timeouts(step=5.0), env=env)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    made = running(tmp_path)
+    with ended_afterwards(made):
+        yield made
+
+
+def saved(job: Job, cycle: int, count: int = 2) -> None:
+    """Return when the ranks have gone on for a while in this cycle."""
+    wait_for(
+        lambda: sum(event["cycle"] == cycle for event in job.events("checkpoint", rank=0)) >= count,
+        deadline_s=90,
+        what=f"a checkpoint in cycle {cycle}: {job.log[-2000:]}",
+    )
+
+
+def let_go(job: Job) -> None:
+    (job.root / "go").touch()
+    job.succeed()
+
+
+def failures(job: Job) -> list[str]:
+    done = invoke("report", job.root, "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.output)["failures"]
+    return [f"{each['first']['rank']} {each['first']['what']} {each['first']['injected']}" for each in told]
+
+
+def test_an_exception_that_was_asked_for_is_found_in_the_report(tmp_path: Path) -> None:
+    job = running(tmp_path, ranks=1)
+    with ended_afterwards(job):
+        saved(job, cycle=0)
+        assert "done: exception on rank 0" in inject(job, "exception", "--rank", 0).output
+        saved(job, cycle=1)
+        let_go(job)
+    [failure] = failures(job)
+    assert re.fullmatch(r"0 InjectedError: asked for, injected at step \d+ exception", failure)
+    line = (
+        r"started again: rank 0 on \S+ failed: InjectedError: .*; all ranks go on from the checkpoint of step \d+; cost"
+    )
+    assert re.search(line, job.log)
+
+
+@pytest.mark.slow
+def test_a_day_in_the_life_of_a_job(job: Job) -> None:
+    """Broken by each fault in turn, followed by ``status``, explained by ``report``."""
+    saved(job, cycle=0)
+    inject(job, "kill", "--rank", 1)
+    saved(job, cycle=1)
+    inject(job, "slow", "--rank", 0, "--seconds", 0.2, "--steps", 3)
+    inject(job, "stop", "--rank", 0)
+    wait_for(lambda: "hung" in invoke("status", job.root).output, deadline_s=60, what="status tells of the hang")
+    saved(job, cycle=2)
+    let_go(job)
+    assert failures(job) == ["1 killed by a signal kill", "0 hung in step stop"]
+    told = invoke("report", job.root).output
+    assert re.search(r"^first failure: rank 1 on \S+: killed by a signal \(injected: kill\)", told, re.M)
+    assert re.search(r"^then: rank 0 on \S+: hung in step \(injected: stop\)", told, re.M)
+    kinds = [event["kind"] for event in job.events("fault_injected")]
+    assert sorted(kinds) == ["kill", "slow", "stop"]
+
+
+@pytest.mark.slow
+def test_a_preemption_ends_all_ranks_together(tmp_path: Path) -> None:
+    job = running(tmp_path, env={**QUICK, "NRP_PREEMPTION__EXIT_SIGNAL_HANDLER": "true"})
+    with ended_afterwards(job):
+        saved(job, cycle=0)
+        inject(job, "preempt")
+        job.succeed()
+    assert len(job.events("preempted")) == 2
+    assert failures(job) == []
+
+
+@pytest.mark.slow
+def test_a_nan_reaches_the_result_validation(tmp_path: Path) -> None:
+    validates = {"NRP_RERUN_STATE_MACHINE__RERUN_MODE": "validate_results"}
+    script = ["--steps", "100000"]
+    job = start(tmp_path, "validated.py", *script, ranks=2, restarts=0, env={**QUICK, **validates})
+    with ended_afterwards(job):
+        wait_for(lambda: job.events("first_step", rank=1), deadline_s=60, what=job.log[-2000:])
+        inject(job, "nan", "--rank", 1)
+        wait_for(lambda: job.events("suspect_result"), deadline_s=60, what=job.log[-2000:])
+
+
+def test_a_rank_that_does_not_run_is_1(tmp_path: Path) -> None:
+    Synthetic(tmp_path / "nrp").start(0)
+    done = invoke("faults", tmp_path, "kill", "--rank", 0, "--yes")
+    assert done.exit_code == 1
+    assert invoke("faults", tmp_path, "kill", "--rank", 7, "--yes").exit_code == 1
+
+
+def process_of(tmp_path: Path, pid: int) -> Synthetic:
+    """A job whose rank 0 claims to be that process of this machine."""
+    job = Synthetic(tmp_path / "nrp")
+    with job.rank(0, victims_attempt()) as rank:
+        rank.node = os.uname().nodename
+        rank.tell(0, "rank_started", pid=pid, node=rank.node, script="x")
+    return job
+
+
+def victims_attempt() -> object:
+    from nemo_resiliency_plugins.contract import Attempt
+
+    return Attempt()
+
+
+def test_a_process_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    done = invoke("faults", process_of(tmp_path, os.getpid()).directory, "kill", "--rank", 0, "--yes")
+    assert (done.exit_code, "belongs to something else" in done.output) == (1, True)
+
+
+def test_a_job_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = process_of(tmp_path, os.getpid())
+    monkeypatch.setattr(victims.os, "getuid", lambda: 4242)
+    done = invoke("faults", job.directory, "kill", "--rank", 0, "--yes")
+    assert (done.exit_code, "belongs to another user" in done.output) == (2, True)
+
+
+def test_nothing_is_done_without_a_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = process_of(tmp_path, os.getpid())
+    monkeypatch.setattr(victims, "_check_process", lambda victim: None)
+    monkeypatch.setattr(victims, "signal", lambda *_: pytest.fail("a signal was sent"))
+    done = CliRunner().invoke(app, ["faults", str(job.directory), "kill", "--rank", "0"], input="n\n")
+    assert (done.exit_code, "kill on rank 0" in done.output) == (1, True)
+
+
+def test_a_fault_of_a_rank_needs_one(tmp_path: Path) -> None:
+    Synthetic(tmp_path / "nrp").start(0)
+    done = invoke("faults", tmp_path, "stop", "--yes")
+    assert (done.exit_code, "--rank" in done.output) == (2, True)
+    assert invoke("faults", tmp_path, "explode", "--rank", 0, "--yes").exit_code == 2

@@ -1,0 +1,68 @@
+"""What holds for all verbs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from nemo_resiliency_plugins.cli.main import VERBS, app
+from nemo_resiliency_plugins.errors import ConfigError, NotWorkingError
+from tests.harness import BIN
+
+HEAVY = {"torch", "nemo_run", "nvidia_resiliency_ext", "matplotlib", "fiddle"}
+
+
+def after_help(verb: str) -> set[str]:
+    """The top-level modules that are loaded when the verb has told how it is used."""
+    code = "import sys; from nemo_resiliency_plugins.cli.main import app\n"
+    code += f"try: app([{verb!r}, '--help'])\nexcept SystemExit: print('|', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in done.stdout.rpartition("|")[2].split()}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_tells_how_it_is_used_without_loading_what_is_heavy(verb: str) -> None:
+    assert not after_help(verb) & HEAVY
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_has_an_example(verb: str) -> None:
+    done = CliRunner().invoke(app, [verb, "--help"])
+    assert done.exit_code == 0
+    assert f"Example: nemo-resiliency {verb}" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["status"], ["status", "--nonsense", "x"], ["status", "/nowhere"]])
+def test_wrong_usage_is_2(arguments: list[str]) -> None:
+    assert CliRunner().invoke(app, arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(ConfigError("a", 1, "is bad", "Mend it."), 2), (NotWorkingError("off"), 1)]
+)
+def test_an_error_of_this_package_is_a_message_and_its_code(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("nemo_resiliency_plugins.cli.status.located", fail)
+    done = CliRunner().invoke(app, ["status", "x"])
+    assert done.exit_code == code
+    assert f"nemo-resiliency: {error}" in done.output
+    assert "Traceback" not in done.output
+
+
+def test_the_shell_completes_verbs() -> None:
+    env = {
+        **os.environ,
+        "_NEMO_RESILIENCY_COMPLETE": "complete_bash",
+        "COMP_WORDS": "nemo-resiliency st",
+        "COMP_CWORD": "1",
+    }
+    done = subprocess.run([BIN / "nemo-resiliency"], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["status"]

@@ -1,0 +1,110 @@
+"""``preview``: what would be submitted, from a launch script and from a recipe."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nemo_resiliency_plugins.cli.main import app
+
+SUBMIT = """
+import sys
+import nemo_run as run
+from nemo_resiliency_plugins import FaultTolerancePlugin, PreemptionPlugin
+from beside import NAME
+
+def recipe(nodes=2, retries=0):
+    task = run.Script("train.py", entrypoint="python", args=["--steps", "100"])
+    tunnel = run.LocalTunnel(job_dir="/shared/experiments")
+    executor = run.SlurmExecutor(
+        account="me", nodes=nodes, ntasks_per_node=4, packager=run.Packager(), tunnel=tunnel, retries=retries
+    )
+    return task, executor, [FaultTolerancePlugin(), PreemptionPlugin()]
+
+if __name__ == "__main__":
+    task, executor, plugins = recipe(*map(int, sys.argv[1:]))
+    run.run(task, executor=executor, plugins=plugins, name=NAME)
+    print("went on")
+"""
+
+
+# NeMo-Run 0.11 leaves the pipes of its commands to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "beside.py").write_text("NAME = 'train'\n")
+    (tmp_path / "submit.py").write_text(SUBMIT)
+    return tmp_path / "submit.py"
+
+
+@pytest.fixture(autouse=True)
+def _beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("NEMORUN_HOME", str(tmp_path / "home"))
+    yield
+    gc.collect()
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["preview", *map(str, arguments)])
+
+
+def test_a_launch_script_is_shown_and_not_submitted(script: Path) -> None:
+    done = invoke(script, "--", "3")
+    assert done.exit_code == 0, done.output
+    assert "# train: " in done.output
+    assert "FaultTolerancePlugin: launcher.max_restarts = 3\n" in done.output
+    assert "PreemptionPlugin: executor.signal = 'TERM@60'\n" in done.output
+    batch = done.output.partition("# train_sbatch.sh\n")[2]
+    assert "#SBATCH --nodes=3\n" in batch
+    assert "#SBATCH --signal=TERM@60\n" in batch
+    assert "#SBATCH --open-mode=append\n" in batch  # the log of an attempt outlives a requeue
+    assert "nemo_resiliency_plugins.runtime.node python train.py --steps 100" in done.output
+    assert "nrp_decide" not in done.output
+    assert not (script.parent / "home").exists()
+
+
+def test_everything_holds_the_policy_and_what_the_job_is_told(script: Path) -> None:
+    done = invoke(script, "--all")
+    assert "nrp_decide() {" in done.output
+    assert '"enable_ft_package": true' in done.output
+
+
+def test_a_function_of_a_file_is_a_recipe(script: Path) -> None:
+    done = invoke(f"{script}:recipe", "nodes=5")
+    assert done.exit_code == 0, done.output
+    assert "#SBATCH --nodes=5\n" in done.output
+
+
+def test_the_recipes_of_the_package_can_be_shown(tmp_path: Path) -> None:
+    done = invoke("nemo_resiliency_plugins.recipes.small_gpt:small_gpt", f"directory={tmp_path}", "steps=7")
+    assert done.exit_code == 0, done.output
+    assert "script is started through python -m nemo_resiliency_plugins.runtime.launch" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["submit.py:nothing"], "cannot be found"),
+        (["no_such_module:recipe"], "cannot be found"),
+        (["nowhere.py"], "is no file"),
+        (["beside.py"], "submits nothing"),
+        (["submit.py:recipe", "nodes"], "must read NAME=VALUE"),
+        (["submit.py:recipe", "retries=5"], "Set the number in the plugin only"),
+    ],
+)
+def test_what_cannot_be_shown_is_2(
+    script: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(script.parent)
+    done = invoke(*arguments)
+    assert (done.exit_code, said in done.output) == (2, True), done.output

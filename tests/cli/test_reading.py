@@ -1,0 +1,148 @@
+"""``status`` and ``report``, as a person and as a program reads them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nemo_resiliency_plugins.cli.main import app
+from nemo_resiliency_plugins.contract import Attempt
+from tests.harness import BIN, wait_for
+from tests.synthetic import EPOCH, Job
+
+FIRST, AGAIN = Attempt("7"), Attempt("7", cycle=1)
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def failing(directory: Path) -> Job:
+    job = Job(directory / "nrp")
+    job.start(0, FIRST, saves=(5, 10))
+    with job.rank(1, FIRST) as rank:
+        rank.raised(18, "SystemExit", "42", code=42)
+    with job.rank(0, FIRST) as rank:
+        rank.lost_a_peer(18.1)
+    return job
+
+
+@pytest.fixture
+def failed(tmp_path: Path) -> Job:
+    return failing(tmp_path)
+
+
+@pytest.fixture
+def recovered(failed: Job) -> Job:
+    failed.start(20, AGAIN, resumed=10, saves=(20,), left="finished")
+    return failed
+
+
+def test_status_of_a_job_that_has_recovered(recovered: Job) -> None:
+    done = invoke("status", recovered.directory.parent)
+    assert done.exit_code == 0
+    assert "finished: step 20, checkpoint 20, 1 failure\n" in done.output
+    assert re.search(
+        r"^failure: rank 1 on n1: exited with code 42; started again in the job, .* cost \d", done.output, re.M
+    )
+
+
+@pytest.mark.parametrize("verb", ["status", "report"])
+def test_a_job_that_has_failed_is_1(failed: Job, verb: str) -> None:
+    done = invoke(verb, failed.directory)
+    assert done.exit_code == 1
+    assert "failed" in done.output
+    assert "rank 1 on n1: exited with code 42" in done.output
+
+
+def test_a_requeued_job_is_well_and_one_that_was_stopped_is_not(failed: Job) -> None:
+    for action, code, state in (("requeue", 0, "waits for its next start: failed"), ("stop", 1, "ended: failed")):
+        policy = {"state": "ended", "action": action, "why": "failed", "failures": 1}
+        (failed.directory / "policy.json").write_text(json.dumps(policy))
+        done = invoke("status", failed.directory)
+        assert (done.exit_code, state in done.output) == (code, True)
+        assert "policy: failures 1, why failed" in done.output
+
+
+def test_the_report_names_the_first_failure_and_says_what_is_secondary(recovered: Job) -> None:
+    done = invoke("report", recovered.directory)
+    lines = done.output.splitlines()
+    assert done.exit_code == 0
+    [first] = [number for number, line in enumerate(lines) if line.startswith("first failure: rank 1 on n1: exited")]
+    assert lines[first + 1].startswith("  secondary: rank 0 on n0: RuntimeError: Read error [10.0.0.1]:99")
+    assert any(line.startswith("goodput ") for line in lines)
+    assert any(re.match(r"steps done again +\d", line) for line in lines)
+
+
+def test_json_is_for_programs(recovered: Job) -> None:
+    status = json.loads(invoke("status", recovered.directory, "--json").output)
+    assert (status["state"], status["step"], status["failures"][0]["first"]["rank"]) == ("finished", 20, 1)
+    report = json.loads(invoke("report", recovered.directory, "--json").output)
+    assert report["goodput"] == pytest.approx(report["seconds"]["steps that counted"] / report["wall_s"])
+    assert [lane["rank"] for lane in report["timeline"]] == [0, 1]
+
+
+def test_the_report_is_written_as_a_page_and_a_picture(recovered: Job, tmp_path: Path) -> None:
+    done = invoke("report", recovered.directory, "--html", tmp_path / "r.html", "--png", tmp_path / "r.png")
+    assert done.exit_code == 0
+    assert "<svg" in (tmp_path / "r.html").read_text()
+    assert (tmp_path / "r.png").stat().st_size > 1000
+
+
+def test_a_pipe_gets_whole_lines_without_colour_and_boxes(recovered: Job) -> None:
+    command = [BIN / "nemo-resiliency", "report", recovered.directory]
+    said = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "FORCE_COLOR": ""}
+    ).stdout
+    assert said.isascii()
+    assert "\x1b" not in said
+    assert re.search(r"^first failure: .*; cost \d+\.\d s", said, re.M)
+
+
+def test_a_directory_with_several_jobs_names_them(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        failing(tmp_path / name)
+    done = invoke("status", tmp_path)
+    assert done.exit_code == 2
+    assert "holds 2 jobs" in done.output
+    assert str(tmp_path / "b" / "nrp") in done.output
+
+
+def test_a_job_is_found_below_its_experiment(recovered: Job) -> None:
+    deep = recovered.directory.parent / "experiments" / "train" / "train_1" / "train"
+    deep.mkdir(parents=True)
+    recovered.directory.rename(deep / "nrp")
+    assert invoke("status", deep.parents[2]).exit_code == 0
+
+
+def test_watch_in_a_pipe_tells_each_change_until_the_end(tmp_path: Path) -> None:
+    job = Job(tmp_path / "nrp")
+    now = time.time() - EPOCH
+    job.start(now - 20, FIRST, saves=(5,))
+    command = [BIN / "nemo-resiliency", "status", job.directory, "--watch", "--every", "0.2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    said: list[str] = []
+    reader = threading.Thread(target=lambda: said.extend(iter(process.stdout.readline, "")))  # type: ignore[union-attr]
+    reader.start()
+    try:
+        wait_for(lambda: said, what="the first line")
+        with job.rank(1, FIRST) as rank:
+            rank.raised(now, "ValueError", "no")
+        wait_for(lambda: any(line.startswith("failure: ") for line in said), what="the failure")
+        job.start(now + 1, AGAIN, resumed=5, saves=(10,), left="finished")
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        process.stdout.close()  # type: ignore[union-attr]
+    assert said[0] == "running: step 5, checkpoint 5, 0 failures\n"
+    assert said[-1] == "finished: step 10, checkpoint 10, 1 failure\n"

@@ -1,0 +1,198 @@
+"""Which rank was the first to fail, how, and what followed from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nemo_resiliency_plugins.contract import Attempt
+from nemo_resiliency_plugins.report.endings import How
+from nemo_resiliency_plugins.report.summary import Failure, summarize
+from tests.synthetic import EPOCH, Job
+
+FIRST, AGAIN = Attempt("7"), Attempt("7", cycle=1)
+SAVES = (5, 10)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    made = Job(tmp_path / "nrp", ranks=4, ranks_per_node=2)
+    made.start(0, FIRST, saves=SAVES)
+    return made
+
+
+def only_failure(job: Job) -> Failure:
+    report = summarize(job.directory, EPOCH + 1000)
+    [failure] = report.failures
+    return failure
+
+
+def all_but(job: Job, *, rank: int, at: float) -> None:
+    for number in range(job.ranks):
+        if number != rank:
+            with job.rank(number, FIRST) as other:
+                other.lost_a_peer(at)
+
+
+def test_an_exception_is_first_and_lost_connections_are_secondary(job: Job) -> None:
+    all_but(job, rank=2, at=17.9)  # noted even before the one that was the cause
+    with job.rank(2, FIRST) as rank:
+        rank.raised(18, "ValueError", "no such batch\nsecond line")
+    job.start(20, AGAIN, resumed=10, saves=(15,), left="finished")
+    failure = only_failure(job)
+    assert (failure.first.how, failure.first.rank, failure.first.node) == (How.RAISED, 2, "n1")
+    assert failure.others == 3
+    assert {end.how for end in failure.secondary} == {How.LEFT_ALONE}
+    assert str(failure).startswith(
+        "rank 2 on n1: ValueError: no such batch; started again in the job, resumed from step 10; cost "
+    )
+
+
+def test_the_exit_code_of_a_rank_is_told(job: Job) -> None:
+    all_but(job, rank=3, at=18.1)
+    with job.rank(3, FIRST) as rank:
+        rank.raised(18, "SystemExit", "42", code=42)
+    assert str(only_failure(job)).startswith("rank 3 on n1: exited with code 42; not started again so far")
+
+
+def test_a_killed_rank_is_first_though_its_peers_tell_it_sooner(job: Job) -> None:
+    all_but(job, rank=1, at=17.95)
+    with job.rank(1, FIRST) as rank:
+        rank.killed(18)
+    first = only_failure(job).first
+    assert (first.how, first.rank, first.what) == (How.KILLED, 1, "killed by a signal")
+
+
+def test_a_rank_that_was_killed_after_the_exception_is_secondary(job: Job) -> None:
+    with job.rank(0, FIRST) as rank:
+        rank.raised(18, "ValueError", "no")
+    for number in (1, 2, 3):
+        with job.rank(number, FIRST) as other:
+            other.killed(18.4)
+    assert only_failure(job).first.rank == 0
+
+
+def test_a_hang_is_told_by_the_next_start(job: Job) -> None:
+    with job.rank(2, FIRST) as rank:
+        rank.killed(25)
+    all_but(job, rank=2, at=25.1)
+    job.start(27, AGAIN, resumed=10, saves=(15,), left="finished")
+    with job.rank(2, AGAIN) as rank:
+        rank.says_it_hung(29, since=18, ended=25)
+    failure = only_failure(job)
+    assert (failure.first.how, failure.first.what, failure.first.rank) == (How.HUNG, "hung in step", 2)
+    report = summarize(job.directory, EPOCH + 1000)
+    assert report.seconds["until a fault was noticed"] == pytest.approx(25.2 - 18)
+
+
+def test_a_hang_that_ended_the_job_is_told_by_the_ranks_record(job: Job) -> None:
+    for number in range(4):
+        with job.rank(number, FIRST) as rank:
+            rank.killed(25 + number / 10)
+    (job.directory / "ranks").mkdir()
+    said = f'{{"pid": 1, "section": "step", "since": {EPOCH + 18}, "limit_s": 5.0, "step": 11}}'
+    (job.directory / "ranks" / "rank00001.json").write_text(f'{said}\n{{"pid": 1, "ended": {EPOCH + 25.1}}}\n')
+    assert only_failure(job).first.what == "hung in step"
+
+
+def test_a_lost_node_is_named_by_its_ranks(job: Job) -> None:
+    for number in (0, 1):  # n0 is stopped by its launcher, n1 is silent
+        with job.rank(number, FIRST) as rank:
+            rank.killed(30)
+    job.start(40, Attempt("7", restart_count=1), resumed=10, saves=(15,), left="finished")
+    failure = only_failure(job)
+    assert (failure.first.how, failure.first.node) == (How.VANISHED, "n1")
+    assert "started again by a new attempt" in str(failure)
+
+
+def test_ranks_of_a_running_job_have_not_failed(job: Job) -> None:
+    report = summarize(job.directory, EPOCH + 20)
+    assert report.failures == []
+    assert report.state == "running"
+    assert report.is_well
+
+
+def test_a_silent_job_is_not_called_running(job: Job) -> None:
+    report = summarize(job.directory, EPOCH + 15 + 90)
+    assert report.state == "no news for 90 s"
+    assert not report.is_well
+
+
+@pytest.mark.parametrize("left", ["finished", "preempted"])
+def test_leaving_together_is_no_failure(tmp_path: Path, left: str) -> None:
+    job = Job(tmp_path / "nrp")
+    job.start(0, FIRST, saves=SAVES, left=left)
+    report = summarize(job.directory, EPOCH + 1000)
+    assert report.failures == []
+    assert report.starts[0].how == left
+
+
+def test_a_script_without_a_session_that_leaves_with_0_has_not_failed(tmp_path: Path) -> None:
+    job = Job(tmp_path / "nrp")
+    for number in range(2):
+        with job.rank(number, FIRST) as rank:
+            rank.tell(0, "rank_started", pid=1, node="n0", script="train.py")
+            rank.tell(5, "rank_left")
+            rank.tell(5.1, "rank_ended", pid=1)
+    assert summarize(job.directory, EPOCH + 1000).failures == []
+
+
+def test_an_injected_fault_is_the_cause_whatever_else_came_first(job: Job) -> None:
+    with job.rank(3, FIRST) as rank:
+        rank.tell(17, "fault_injected", kind="hang", step=12)
+        rank.killed(25)
+    with job.rank(0, FIRST) as rank:
+        rank.raised(24, "ValueError", "an error of its own")
+    first = only_failure(job).first
+    assert (first.rank, first.injected, first.step) == (3, "hang", 12)
+
+
+def test_a_life_in_the_process_is_a_start_of_its_own(tmp_path: Path) -> None:
+    job = Job(tmp_path / "nrp")
+    for number in range(2):
+        with job.rank(number, FIRST) as rank:
+            rank.tell(0, "rank_started", pid=1, node="n0", script="train.py")
+            rank.tell(1, "life_began", iteration=0, world_size=2)
+            rank.tell(2, "session_started", node="n0", world_size=2)
+            rank.tell(3, "first_step", step=0)
+            if number == 1:
+                rank.tell(9, "life_failed", exception="ValueError", message="boom", iteration=0, traceback=[])
+            rank.tell(10, "life_ended", iteration=0)
+            rank.tell(11, "life_began", iteration=1, world_size=2)
+            rank.tell(11.5, "session_started", node="n0", world_size=2)
+            rank.tell(12, "resumed", step=0, tier=None, seconds=0)
+            rank.tell(13, "first_step", step=0)
+            rank.tell(20, "finished", step=7)
+            rank.tell(21, "rank_ended", pid=1)
+    report = summarize(job.directory, EPOCH + 1000)
+    assert [(start.life, start.how) for start in report.starts] == [
+        (0, "rank 1 on n0: ValueError: boom"),
+        (1, "finished"),
+    ]
+    assert "started again in the process from step 0" in str(report.failures[0])
+
+
+def test_launchers_that_count_their_own_restarts_are_one_start(job: Job) -> None:
+    """Of NVRx 0.4.1, the launcher of the other node goes on counting from 0."""
+    all_but(job, rank=2, at=18.1)
+    with job.rank(2, FIRST) as rank:
+        rank.killed(18)
+    job.start(20, FIRST, resumed=10, saves=(15,), left="finished", of=range(2))
+    job.start(20, AGAIN, resumed=10, saves=(15,), left="finished", of=range(2, 4))
+    report = summarize(job.directory, EPOCH + 1000)
+    assert [start.how for start in report.starts] == ["rank 2 on n1: killed by a signal", "finished"]
+
+
+def test_what_the_batch_script_and_the_command_line_tell_is_of_the_start_before_it(job: Job) -> None:
+    told = job.directory / "events"
+    common = '"rank": null, "attempt": "7-0-0", "cycle": null, "node": "n1"'
+    (told / "7-0-0-policy.jsonl").write_text(f'{{"event": "node_excluded", "time": {EPOCH + 500}, {common}}}\n')
+    injected = f'"event": "fault_injected", "time": {EPOCH + 17}, "rank": 1, "kind": "kill", "step": null'
+    (told / "7-0-0-requests.jsonl").write_text(f'{{{injected}, "attempt": "7-0-0", "cycle": 5}}\n')
+    with job.rank(1, FIRST) as rank:
+        rank.killed(18)
+    report = summarize(job.directory, EPOCH + 1000)
+    assert [failure.first.injected for failure in report.failures] == ["kill"]
+    assert report.wall_s == pytest.approx(18)
+    assert report.news == ["node excluded: node=n1"]
