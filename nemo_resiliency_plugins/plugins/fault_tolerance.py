@@ -103,6 +103,7 @@ class FaultTolerancePlugin(ResiliencyPlugin):
     section_span_s: float = 1.0
     timeout_safety_factor: float = 5.0
     timeout_floor_s: float = 30.0
+    zero_code: bool = False
     overrides: str | None = None
     script_args_converter_fn: Callable[[FaultTolerancePluginScriptArgs], list[str]] | None = None
     strict: bool = False

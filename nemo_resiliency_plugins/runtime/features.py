@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nemo_resiliency_plugins.errors import NotWorkingError
-from nemo_resiliency_plugins.runtime import watching
+from nemo_resiliency_plugins.runtime import watching, zero_code
 from nemo_resiliency_plugins.runtime.checkpoint.reporting import report_half_a_local_tier
 from nemo_resiliency_plugins.runtime.effective import Configs
 from nemo_resiliency_plugins.runtime.events import EventLog
@@ -22,6 +22,7 @@ class Features:
     """
 
     def __init__(self, configs: Configs, identity: Identity, events: EventLog, *, strict: bool) -> None:
+        zero_code.give_way()
         report_half_a_local_tier(configs.checkpoint, identity.rank, events, strict=strict)
         self._events = events
         self._faults = FaultInjector(configs.fault_tolerance, identity, events)
