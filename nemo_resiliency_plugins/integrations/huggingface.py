@@ -1,7 +1,7 @@
 """Hugging Face's Trainer: ``Trainer(..., callbacks=[ResiliencyCallback()])``, and the session does the rest.
 
-Tried with transformers 5.24. Checkpoints are the trainer's own, in its ``output_dir`` and at its ``save_steps``; a marker
-in each tells that all ranks have written their part.
+Tried with transformers 5.24. Checkpoints are the trainer's own, in its ``output_dir`` and at its ``save_steps``; a
+marker in each tells that all ranks have written their part.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import transformers
 from nemo_resiliency_plugins import runtime
 from nemo_resiliency_plugins.contract import CHECKPOINTING, fsync_directory
 from nemo_resiliency_plugins.errors import ConfigError
+from nemo_resiliency_plugins.runtime import rng
 from nemo_resiliency_plugins.runtime.effective import Given
 from nemo_resiliency_plugins.runtime.log import line, logger
 
@@ -37,6 +38,7 @@ class ResiliencyCallback(transformers.TrainerCallback):
         self._steps: Iterator[int] = iter(())
         self._is_in_step = False
         self._saved: int | None = None
+        self._before_evaluation: rng.Generators | None = None
         _let_trainers_ask()
 
     @contextlib.contextmanager
@@ -69,7 +71,10 @@ class ResiliencyCallback(transformers.TrainerCallback):
         self._expect(state, control)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._expect(state, control, evaluated=True)
+        if self._before_evaluation is not None:
+            self._before_evaluation.put_back()
+            self._before_evaluation = None
+            self._expect(state, control, evaluated=True)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._sections.close()
@@ -83,7 +88,10 @@ class ResiliencyCallback(transformers.TrainerCallback):
         next(self._steps, None)
 
     def _expect(self, state: Any, control: Any, *, evaluated: bool = False) -> None:
-        """What the trainer does next takes its own time. Ranks that are told to leave save, and evaluate nothing."""
+        """What the trainer does next takes its own time. Ranks that are told to leave save, and evaluate nothing.
+
+        So that this changes no bit, an evaluation leaves no trace in the random numbers.
+        """
         self._sections.close()
         if self._session.should_stop():
             control.should_training_stop = True
@@ -91,6 +99,7 @@ class ResiliencyCallback(transformers.TrainerCallback):
         is_last = control.should_training_stop or state.global_step >= state.max_steps
         control.should_save = (control.should_save or is_last) and state.global_step != self._saved
         if control.should_evaluate and not evaluated:
+            self._before_evaluation = rng.Generators()
             self._sections.enter_context(self._session.section(EVALUATION))
         elif control.should_save:
             self._sections.enter_context(self._session.section(CHECKPOINTING))

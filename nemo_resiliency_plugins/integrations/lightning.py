@@ -191,8 +191,7 @@ class ResiliencyCallback(OnExceptionCheckpoint):
             return
         kept = torch.load(file, weights_only=True)
         self._epoch_rng, self._batch_rng = kept["epoch"], kept["batch"]
-        _fast_forward(self._trainer, self._epoch_rng)
-        rng.restore(self._batch_rng)
+        _fast_forward(self._trainer, self._epoch_rng, self._batch_rng)
 
     def _own_file(self) -> str:
         return f"rank{self._trainer.global_rank:05d}.pt"
@@ -205,12 +204,13 @@ class ResiliencyCallback(OnExceptionCheckpoint):
         return [int(name) for name in names if name.isdigit()]
 
 
-def _fast_forward(trainer: pl.Trainer, epoch_rng: dict[str, Any]) -> None:
+def _fast_forward(trainer: pl.Trainer, epoch_rng: dict[str, Any], batch_rng: dict[str, Any]) -> None:
     """Pass over the batches of this epoch that are done; loaders that keep their own position are left alone."""
     loop = trainer.fit_loop
     done = loop.epoch_loop.batch_progress.current.completed
     loaders = loop._combined_loader.flattened
     if done >= trainer.num_training_batches or all(hasattr(each, "load_state_dict") for each in loaders):
+        rng.restore(batch_rng)
         return
     for loader in loaders:
         for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
@@ -221,6 +221,8 @@ def _fast_forward(trainer: pl.Trainer, epoch_rng: dict[str, Any]) -> None:
     for _ in range(done):
         next(loop._data_fetcher)
     loop._data_fetcher.fetched = 0  # the trainer adds those that are done
+    if done:  # else the random numbers are those of an epoch that has made its iterator
+        rng.restore(batch_rng)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -95,7 +96,7 @@ class ZeroCode:
         self._bystander = _bystander(identity, events) if listens else None
         self._note = _note_of_end(identity)
         self._forget_former_run()
-        self._optimizers: ModuleType | None = None
+        self._torch: Any = None
         WhenImported(OPTIMIZERS, self._register)
         os.register_at_fork(after_in_child=self._leave_child_alone)
         atexit.register(self._exits)  # runs last: those of the script come after it
@@ -115,16 +116,15 @@ class ZeroCode:
                 self._detection.close(finished=False)
 
     def _register(self, optimizers: ModuleType) -> None:
-        from torch.compiler import is_compiling
-
+        """In the middle of torch's own import."""
         if not self._active:
             return
-        self._optimizers, self._is_compiling = optimizers, is_compiling
+        self._torch = sys.modules["torch"]
         optimizers.register_optimizer_step_post_hook(self._stepped)
         threading.Thread(target=self._look_for_unseen, name="nrp-zero-code", daemon=True).start()
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
-        if self._is_compiling():
+        if self._torch.compiler.is_compiling():
             self.has_unseen = True
         elif self._active:
             self._beat(id(optimizer))
@@ -191,7 +191,7 @@ class ZeroCode:
         self._active = False
         if self._detection is not None:
             self._detection.close(finished=True)
-        elif self._optimizers is not None and self._identity.rank == 0:
+        elif self._torch is not None and self._identity.rank == 0:
             logger().warning(line(0, "zero code: no optimizer has stepped, so hangs were not watched"))
         if not (self._bystander and self._bystander.told) and not has_notice(self._identity):
             self._finished()

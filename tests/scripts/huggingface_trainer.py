@@ -35,8 +35,11 @@ class Model(nn.Module):
 
 
 class LoggingTrainer(Trainer):
+    signal_at = -1
+
     def training_step(self, *arguments: Any, **named: Any) -> Any:
         tiny.log_step(self.state.global_step)
+        tiny.signal_once(self.signal_at, self.state.global_step)
         return super().training_step(*arguments, **named)
 
 
@@ -45,6 +48,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--step-s", type=float, default=0.02)
     parser.add_argument("--save-strategy", default="steps")
+    parser.add_argument("--signal-at", type=int, default=-1, help="a step in which the last rank is told to leave")
     options = parser.parse_args()
     arguments = TrainingArguments(
         output_dir=str(tiny.CHECKPOINTS),
@@ -64,7 +68,10 @@ def main() -> None:
     )
     set_seed(1)
     model = Model(options.step_s)
-    trainer = LoggingTrainer(model, arguments, train_dataset=Items(), eval_dataset=Items(), callbacks=[ResiliencyCallback()])
+    trainer = LoggingTrainer(
+        model, arguments, train_dataset=Items(), eval_dataset=Items(), callbacks=[ResiliencyCallback()]
+    )
+    trainer.signal_at = options.signal_at
     trainer.train()
     tiny.say(f"at step {trainer.state.global_step}")
     if tiny.RANK == 0:

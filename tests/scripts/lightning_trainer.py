@@ -25,13 +25,14 @@ class Items(Dataset[torch.Tensor]):
 
 
 class Model(pl.LightningModule):
-    def __init__(self, step_s: float) -> None:
+    def __init__(self, step_s: float, signal_at: int) -> None:
         super().__init__()
-        self.step_s = step_s
+        self.step_s, self.signal_at = step_s, signal_at
         self.net = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.1), nn.Tanh(), nn.Linear(16, 1))
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
         tiny.log_step(self.global_step)
+        tiny.signal_once(self.signal_at, self.global_step)
         time.sleep(self.step_s)
         return self.net(batch).square().mean()
 
@@ -51,15 +52,15 @@ class Model(pl.LightningModule):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--step-s", type=float, default=0.02)
+    parser.add_argument("--signal-at", type=int, default=-1, help="a step in which the last rank is told to leave")
     options = parser.parse_args()
     pl.seed_everything(1 + tiny.RANK, verbose=False)
     trainer = pl.Trainer(
         accelerator="cpu",
-        devices=options.ranks,
-        strategy="ddp" if options.ranks > 1 else "auto",
+        devices=tiny.WORLD_SIZE,
+        strategy="ddp" if tiny.WORLD_SIZE > 1 else "auto",
         max_epochs=options.epochs,
         accumulate_grad_batches=2,
         logger=False,
@@ -68,7 +69,7 @@ def main() -> None:
         callbacks=[ResiliencyCallback(tiny.CHECKPOINTS, every=4)],
     )
     torch.manual_seed(1)
-    model = Model(options.step_s)
+    model = Model(options.step_s, options.signal_at)
     torch.manual_seed(1 + tiny.RANK)
     trainer.fit(model)
     tiny.say(f"at step {trainer.global_step}")

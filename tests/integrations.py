@@ -1,0 +1,44 @@
+"""Trainings with the callbacks of ``integrations``: what the tests of them run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nemo_resiliency_plugins.contract import Reason
+from tests.harness import ENABLED, Job, Timeouts, run
+
+SCRIPTS = {"lightning": "lightning_trainer.py", "huggingface": "huggingface_trainer.py"}
+WARM = {**ENABLED, "NRP_FAULT_TOLERANCE__WARMUP_STEPS": "2", "NRP_PREEMPTION__EXIT_SIGNAL_HANDLER": "true"}
+SHORT = Timeouts(step=3.0)
+LIMIT_S = 150.0
+NOTICE_AT = 4
+
+
+def train(
+    root: Path,
+    library: str,
+    *arguments: str,
+    ranks: int,
+    faults: str = "",
+    restarts: int = 0,
+    stragglers: bool = False,
+) -> Job:
+    watched = {"NRP_FAULT_TOLERANCE__FAULT_SCRIPT": faults, "NRP_STRAGGLER__ENABLED": str(stragglers).lower()}
+    env = {**WARM, **watched}
+    options = {"ranks": ranks, "restarts": restarts, "timeouts": SHORT, "env": env}
+    return run(root, SCRIPTS[library], arguments, deadline_s=LIMIT_S, **options)
+
+
+def preempted(root: Path, library: str, ranks: int) -> Job:
+    """The last rank is told to leave; the next start comes to the end."""
+    train(root, library, "--signal-at", str(NOTICE_AT), ranks=ranks)
+    return train(root, library, ranks=ranks)
+
+
+def check_preempted(job: Job, undisturbed: Job) -> None:
+    """All ranks have stopped after the step of the notice, and have gone on there."""
+    assert {event["step"] for event in job.events("preempted")} == {NOTICE_AT + 1}
+    assert [event["step"] for event in job.events("resumed", rank=0)] == [None, NOTICE_AT + 1]
+    assert job.result() == undisturbed.result()
+    assert job.verdict is not None
+    assert job.verdict.reason is Reason.FINISHED
