@@ -7,7 +7,8 @@ from pathlib import Path
 
 PACKAGE = "nemo_resiliency_plugins"
 COMPAT = ("__init__.py", "gloo.py", "inprocess.py", "nvrx.py", "nvrx_stragglers.py", "spare_ranks.py")
-ROOMS = ("__init__.py", "errors.py", "contract.py", "config", "runtime", *(f"compat/{name}" for name in COMPAT))
+JOB_SIDE = ("errors.py", "contract.py", "config", "integrations", "runtime")
+ROOMS = ("__init__.py", *JOB_SIDE, *(f"compat/{name}" for name in COMPAT))
 """What ranks and node scripts import; it needs the standard library, torch and NVRx."""
 FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 

@@ -191,7 +191,7 @@ class ZeroCode:
         self._active = False
         if self._detection is not None:
             self._detection.close(finished=True)
-        elif self._torch is not None and self._identity.rank == 0:
+        elif self._torch is not None and not self.has_unseen and self._identity.rank == 0:
             logger().warning(line(0, "zero code: no optimizer has stepped, so hangs were not watched"))
         if not (self._bystander and self._bystander.told) and not has_notice(self._identity):
             self._finished()

@@ -33,6 +33,7 @@ MAY_USE: dict[str, set[str]] = {
         "compat.nvrx_stragglers",
         "compat.spare_ranks",
     },
+    "integrations": {"errors", "contract", "config", "runtime"},
     "plugins": {"errors", "contract", "config", "slurm", "compat.nvrx", "compat.nemo_run"},
     "cli": {"errors", "contract", "config", "compat.nvrx", "compat.nemo_run", "plugins", "slurm", "recipes"},
     "recipes": {"", "runtime"},
