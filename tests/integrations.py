@@ -39,6 +39,7 @@ def check_preempted(job: Job, undisturbed: Job) -> None:
     """All ranks have stopped after the step of the notice, and have gone on there."""
     assert {event["step"] for event in job.events("preempted")} == {NOTICE_AT + 1}
     assert [event["step"] for event in job.events("resumed", rank=0)] == [None, NOTICE_AT + 1]
+    assert [text for _, text in job.said()] == ["stopped: preempted", "stopped: finished"]
     assert job.result() == undisturbed.result()
     assert job.verdict is not None
     assert job.verdict.reason is Reason.FINISHED

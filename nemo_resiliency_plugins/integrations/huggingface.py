@@ -15,7 +15,7 @@ from typing import Any
 import transformers
 
 from nemo_resiliency_plugins import runtime
-from nemo_resiliency_plugins.contract import CHECKPOINTING, fsync_directory
+from nemo_resiliency_plugins.contract import CHECKPOINTING, Reason, fsync_directory
 from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.runtime import rng
 from nemo_resiliency_plugins.runtime.effective import Given
@@ -34,6 +34,8 @@ class ResiliencyCallback(transformers.TrainerCallback):
 
     def __init__(self, config: Given | Sequence[Given] | None = None) -> None:
         self._config = config
+        self.stop_reason: Reason | None = None
+        """Why ``train`` has ended; None before its end, and after an error."""
         self._sections = contextlib.ExitStack()
         self._steps: Iterator[int] = iter(())
         self._is_in_step = False
@@ -50,6 +52,7 @@ class ResiliencyCallback(transformers.TrainerCallback):
                 yield self._newest()
             finally:
                 self._sections.close()
+        self.stop_reason = self._session.stop_reason
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         optimizer = kwargs["optimizer"]

@@ -20,7 +20,7 @@ from lightning.pytorch.callbacks import OnExceptionCheckpoint
 from lightning.pytorch.utilities.exceptions import _TunerExitException
 
 from nemo_resiliency_plugins import runtime
-from nemo_resiliency_plugins.contract import CHECKPOINTING, fsync_directory
+from nemo_resiliency_plugins.contract import CHECKPOINTING, Reason, fsync_directory
 from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.runtime import rng
 from nemo_resiliency_plugins.runtime.effective import Given
@@ -52,6 +52,8 @@ class ResiliencyCallback(OnExceptionCheckpoint):
     ) -> None:
         super().__init__(directory)
         self._root, self._every, self._keep, self._config = Path(directory).absolute(), every, keep, config
+        self.stop_reason: Reason | None = None
+        """Why ``fit`` has ended; None before its end, and after an error."""
         self._session: runtime.Session | None = None
         self._sections = contextlib.ExitStack()
         self._steps: Iterator[int] = iter(())
@@ -130,6 +132,7 @@ class ResiliencyCallback(OnExceptionCheckpoint):
         if not self._has_trained:
             with runtime.session(self._config) as session:
                 session.finish()
+            self.stop_reason = session.stop_reason
 
     def on_exception(self, trainer: pl.Trainer, *arguments: Any, **_: Any) -> None:
         error = arguments[-1]
@@ -157,6 +160,7 @@ class ResiliencyCallback(OnExceptionCheckpoint):
         if session is not None:
             self._sections.close()
             session.__exit__(*error)
+            self.stop_reason = session.stop_reason
 
     def _save(self, step: int) -> None:
         """Collective. All files first, then their place."""
@@ -213,7 +217,8 @@ def _fast_forward(trainer: pl.Trainer, epoch_rng: dict[str, Any], batch_rng: dic
         rng.restore(batch_rng)
         return
     for loader in loaders:
-        for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+        samplers: list[Any] = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
+        for sampler in samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(loop.epoch_progress.current.processed)
     rng.restore(epoch_rng)

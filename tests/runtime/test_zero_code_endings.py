@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Job, Timeouts, ended_afterwards, start, torchrun, wait_for
+from tests.harness import Job, ended_afterwards, start, torchrun, wait_for
 from tests.runtime.conftest import Jobs
-from tests.runtime.test_zero_code import ZERO_CODE, faulty, train
+from tests.runtime.test_zero_code import SHORT, ZERO_CODE, faulty, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -20,6 +20,7 @@ LEARNING = {
     **ZERO_CODE,
     "NRP_FAULT_TOLERANCE__CALC_FT_TIMEOUTS": "true",
     "NRP_FAULT_TOLERANCE__TIMEOUT_FLOOR_S": "0.5",
+    "NRP_FAULT_TOLERANCE__TIMEOUT_SAFETY_FACTOR": "2",
 }
 
 
@@ -39,7 +40,7 @@ JOBS = {
     "error": partial(train, arguments=("--raise-at", "7"), restarts=1),
     "told": told,
     "handled": lambda root: told(root, "--handler"),
-    "learning": partial(train, arguments=("--steps", "300"), timeouts=Timeouts(step=1.2), env=LEARNING),
+    "learning": partial(train, arguments=("--steps", "650"), timeouts=SHORT, env=LEARNING),
 }
 
 
@@ -76,7 +77,7 @@ def test_the_script_s_own_handler_decides_and_that_is_no_end(jobs: Jobs) -> None
 def test_a_limit_is_learned_after_ten_times_the_configured_one(jobs: Jobs) -> None:
     job = jobs["learning"].result()
     [first, *learned] = job.events("timeouts", rank=1)
-    assert first["limits_s"]["step"] == 1.2
-    assert learned[0]["time"] - first["time"] > 12.0
-    assert 0.5 <= learned[0]["limits_s"]["step"] < 1.2
+    assert first["limits_s"]["step"] == 3.0
+    assert learned[0]["time"] - first["time"] > 30.0
+    assert 0.5 <= learned[0]["limits_s"]["step"] < 3.0
     assert (job.nrp / "ranks" / "rank00001" / "ft_state.json").exists()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from nemo_resiliency_plugins.contract import Reason, rank_record_path
-from tests.harness import Job
+from tests.harness import LAUNCH, Job, ended_afterwards, spawn
 from tests.runtime.test_launch_stub import HANGING, SESSION, SHORT, printed, run, write
 
 ZERO_CODE = {"NRP_FAULT_TOLERANCE__ZERO_CODE": "true"}
@@ -52,6 +53,7 @@ def main():
 
 main()
 """
+ENDS = [("import sys; sys.exit(3)", 3), ("1 / 0", 1), ("import os; os._exit(0)", 0)]
 NO_STEP = "import torch.optim.optimizer\n"
 
 
@@ -70,9 +72,7 @@ def test_a_good_end_is_a_verdict_and_torch_is_not_loaded_for_it(tmp_path: Path) 
     assert not job.log
 
 
-@pytest.mark.parametrize(
-    ("text", "code"), [("import sys; sys.exit(3)", 3), ("1 / 0", 1), ("import os; os._exit(0)", 0)]
-)
+@pytest.mark.parametrize(("text", "code"), ENDS)
 def test_any_other_end_is_none(tmp_path: Path, text: str, code: int) -> None:
     assert train(tmp_path, text, code=code).verdict is None
 
@@ -99,8 +99,12 @@ def test_a_worker_that_the_script_ends_is_no_notice(tmp_path: Path) -> None:
     assert not job.events("preemption_notice", "stopped_by_launcher")
 
 
+@pytest.mark.slow
 def test_steps_of_several_and_of_compiled_optimizers_are_seen(tmp_path: Path) -> None:
-    job = train(tmp_path, TRAINING)
+    write(tmp_path, "train.py", TRAINING)
+    job = spawn(tmp_path, [sys.executable, *LAUNCH, "train.py"], ZERO_CODE)
+    with ended_afterwards(job):
+        job.succeed(120.0)
     assert "[[true, true, true], false]" in job.log
     assert [event["step"] for event in job.events("first_step")] == [0]
     assert [event["step"] for event in job.events("finished")] == [3]

@@ -68,13 +68,13 @@ def main() -> None:
     )
     set_seed(1)
     model = Model(options.step_s)
-    trainer = LoggingTrainer(
-        model, arguments, train_dataset=Items(), eval_dataset=Items(), callbacks=[ResiliencyCallback()]
-    )
+    callback = ResiliencyCallback()
+    trainer = LoggingTrainer(model, arguments, train_dataset=Items(), eval_dataset=Items(), callbacks=[callback])
     trainer.signal_at = options.signal_at
     trainer.train()
-    tiny.say(f"at step {trainer.state.global_step}")
-    if tiny.RANK == 0:
+    reason = callback.stop_reason
+    tiny.say(f"stopped: {reason.value if reason else None}")
+    if tiny.RANK == 0 and reason is not None and reason.value == "finished":
         (tiny.ROOT / "result.txt").write_text(tiny.digest(dict(model.state_dict())))
 
 

@@ -57,6 +57,7 @@ def main() -> None:
     parser.add_argument("--signal-at", type=int, default=-1, help="a step in which the last rank is told to leave")
     options = parser.parse_args()
     pl.seed_everything(1 + tiny.RANK, verbose=False)
+    callback = ResiliencyCallback(tiny.CHECKPOINTS, every=4)
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=tiny.WORLD_SIZE,
@@ -66,14 +67,15 @@ def main() -> None:
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[ResiliencyCallback(tiny.CHECKPOINTS, every=4)],
+        callbacks=[callback],
     )
     torch.manual_seed(1)
     model = Model(options.step_s, options.signal_at)
     torch.manual_seed(1 + tiny.RANK)
     trainer.fit(model)
-    tiny.say(f"at step {trainer.global_step}")
-    if tiny.RANK == 0:
+    reason = callback.stop_reason
+    tiny.say(f"stopped: {reason.value if reason else None}")
+    if tiny.RANK == 0 and reason is not None and reason.value == "finished":
         (tiny.ROOT / "result.txt").write_text(tiny.digest(dict(model.state_dict())))
 
 
