@@ -1,7 +1,7 @@
 """Lightning: ``Trainer(callbacks=[ResiliencyCallback()])``, and the session does the rest.
 
-Tried with lightning 2.6. The batches whose gradients are accumulated are a step of the session. Checkpoints are the
-trainer's own files, in a directory of ours beside the random numbers of each rank. They are written before a batch
+Tried with lightning 2.6. The batches whose gradients are accumulated are a step of the session. Checkpoints are
+the trainer's own files, in a directory of ours beside the random numbers of each rank. They are written before a batch
 begins, when every hook of the one before has run, so that a resumed training repeats and skips nothing.
 """
 

@@ -148,6 +148,7 @@ def test_the_same_source_gives_the_same_zip_and_it_stands_alone(
     path = transformed(executor) / "runtime.zip"
     first = path.read_bytes()
     assert transformed(executor).joinpath("runtime.zip").read_bytes() == first
+    assert "nemo_resiliency_plugins/integrations/lightning.py" in zipfile.ZipFile(path).namelist()
     assert not [name for name in zipfile.ZipFile(path).namelist() if "plugins/plugins" in name or "/slurm" in name]
     code = "import nemo_resiliency_plugins.runtime.node as it; print(it.__file__)"
     environment = {"PYTHONPATH": str(path), "PATH": "/usr/bin"}
