@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from nemo_resiliency_plugins.contract import Reason
-from tests.harness import ENABLED, Job, Timeouts, run
+from tests.harness import ENABLED, LAUNCH, Job, Timeouts, ended_afterwards, run, spawn
+from tests.harness import SCRIPTS as HOME
 
 SCRIPTS = {"lightning": "lightning_trainer.py", "huggingface": "huggingface_trainer.py"}
 WARM = {**ENABLED, "NRP_FAULT_TOLERANCE__WARMUP_STEPS": "2", "NRP_PREEMPTION__EXIT_SIGNAL_HANDLER": "true"}
@@ -27,6 +29,14 @@ def train(
     env = {**WARM, **watched}
     options = {"ranks": ranks, "restarts": restarts, "timeouts": SHORT, "env": env}
     return run(root, SCRIPTS[library], arguments, deadline_s=LIMIT_S, **options)
+
+
+def train_unwatched(root: Path, library: str) -> Job:
+    """One rank without a launcher."""
+    root.mkdir(parents=True, exist_ok=True)
+    job = spawn(root, [sys.executable, *LAUNCH, str(HOME / SCRIPTS[library])], {})
+    with ended_afterwards(job):
+        return job.succeed(LIMIT_S)
 
 
 def preempted(root: Path, library: str, ranks: int) -> Job:

@@ -17,6 +17,7 @@ import transformers
 from nemo_resiliency_plugins import runtime
 from nemo_resiliency_plugins.contract import CHECKPOINTING, Reason, fsync_directory
 from nemo_resiliency_plugins.errors import ConfigError
+from nemo_resiliency_plugins.integrations import versions
 from nemo_resiliency_plugins.runtime import rng
 from nemo_resiliency_plugins.runtime.effective import Given
 from nemo_resiliency_plugins.runtime.log import line, logger
@@ -30,9 +31,13 @@ class ResiliencyCallback(transformers.TrainerCallback):
 
     Args:
         config: as :func:`runtime.session` takes it; the variables and the file of the plugins win over it.
+
+    Raises:
+        UnsupportedError: transformers is older than what was tried.
     """
 
     def __init__(self, config: Given | Sequence[Given] | None = None) -> None:
+        versions.require("transformers", transformers.__version__, versions.TRANSFORMERS)
         self._config = config
         self.stop_reason: Reason | None = None
         """Why ``train`` has ended; None before its end, and after an error."""

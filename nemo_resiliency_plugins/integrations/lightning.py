@@ -1,8 +1,8 @@
 """Lightning: ``Trainer(callbacks=[ResiliencyCallback()])``, and the session does the rest.
 
-Tried with lightning 2.6. The batches whose gradients are accumulated are a step of the session. Checkpoints are
-the trainer's own files, in a directory of ours beside the random numbers of each rank. They are written before a batch
-begins, when every hook of the one before has run, so that a resumed training repeats and skips nothing.
+Tried with lightning 2.5.5 and 2.6. The batches whose gradients are accumulated are a step of the session. Checkpoints
+are the trainer's own files, in a directory of ours beside the random numbers of each rank. They are written before a
+batch begins, when every hook of the one before has run, so that a resumed training repeats and skips nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from lightning.pytorch.utilities.exceptions import _TunerExitException
 from nemo_resiliency_plugins import runtime
 from nemo_resiliency_plugins.contract import CHECKPOINTING, Reason, fsync_directory
 from nemo_resiliency_plugins.errors import ConfigError
+from nemo_resiliency_plugins.integrations import versions
 from nemo_resiliency_plugins.runtime import rng
 from nemo_resiliency_plugins.runtime.effective import Given
 
@@ -40,6 +41,9 @@ class ResiliencyCallback(OnExceptionCheckpoint):
         every: steps between checkpoints; 0 saves at the end only, and at a preemption.
         keep: checkpoints to keep.
         config: as :func:`runtime.session` takes it; the variables and the file of the plugins win over it.
+
+    Raises:
+        UnsupportedError: lightning is older than what was tried.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class ResiliencyCallback(OnExceptionCheckpoint):
         keep: int = 2,
         config: Given | Sequence[Given] | None = None,
     ) -> None:
+        versions.require("lightning", pl.__version__, versions.LIGHTNING)
         super().__init__(directory)
         self._root, self._every, self._keep, self._config = Path(directory).absolute(), every, keep, config
         self.stop_reason: Reason | None = None
@@ -58,7 +63,7 @@ class ResiliencyCallback(OnExceptionCheckpoint):
         self._sections = contextlib.ExitStack()
         self._steps: Iterator[int] = iter(())
         self._completed = 0
-        self._is_in_step = self._has_trained = False
+        self._is_in_step = self._has_trained = self._is_saving = False
         self._epoch_rng: dict[str, Any] = {}
         self._batch_rng: dict[str, Any] = {}
 
@@ -119,7 +124,8 @@ class ResiliencyCallback(OnExceptionCheckpoint):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Of another callback: nothing tells when it has been written, so it has time until the next hook."""
-        self._enter_section(CHECKPOINTING)
+        if not self._is_saving:
+            self._enter_section(CHECKPOINTING)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._leave_section()
@@ -167,8 +173,10 @@ class ResiliencyCallback(OnExceptionCheckpoint):
         trainer, path = self._trainer, self._path(step)
         unfinished = path.with_suffix(".unfinished")
         unfinished.mkdir(parents=True, exist_ok=True)
+        self._is_saving = True
         with _as_before_the_batch(trainer):
             trainer.save_checkpoint(unfinished / TRAINER_FILE)
+        self._is_saving = False
         self._write_random_numbers(unfinished)
         trainer.strategy.barrier("nrp written")
         if trainer.is_global_zero:

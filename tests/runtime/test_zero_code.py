@@ -16,10 +16,10 @@ def faulty(script: str) -> dict[str, str]:
     return {**ZERO_CODE, "NRP_FAULT_TOLERANCE__FAULT_SCRIPT": script}
 
 
-train = partial(run, script="unchanged.py", ranks=2, timeouts=SHORT, env=ZERO_CODE)
+train = partial(run, script="unchanged.py", ranks=1, timeouts=SHORT, env=ZERO_CODE)
 JOBS = {
     "undisturbed": train,
-    "kill": partial(train, restarts=1, env=faulty("kill@1:7")),
+    "kill": partial(train, restarts=1, env=faulty("kill@0:7")),
 }
 
 

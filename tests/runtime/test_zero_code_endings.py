@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Job, ended_afterwards, start, torchrun, wait_for
+from tests.harness import Job, ended_afterwards, run, start, torchrun, wait_for
 from tests.runtime.conftest import Jobs
-from tests.runtime.test_zero_code import SHORT, ZERO_CODE, faulty, train
+from tests.runtime.test_zero_code import SHORT, ZERO_CODE, faulty
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -34,9 +34,10 @@ def told(root: Path, *arguments: str) -> Job:
     return job
 
 
+train = partial(run, script="unchanged.py", ranks=2, timeouts=SHORT, env=ZERO_CODE)
 JOBS = {
     "undisturbed": train,
-    "hang": partial(train, restarts=1, env=faulty("hang@0:8")),
+    "hang": partial(train, restarts=2, env=faulty("kill@1:7,hang@0:8")),
     "error": partial(train, arguments=("--raise-at", "7"), restarts=1),
     "told": told,
     "handled": lambda root: told(root, "--handler"),
@@ -44,10 +45,10 @@ JOBS = {
 }
 
 
-def test_a_hang_is_seen_between_two_steps_of_the_optimizer(jobs: Jobs) -> None:
+def test_a_hang_is_seen_between_two_steps_of_the_optimizer_and_a_kill_at_once(jobs: Jobs) -> None:
     job = jobs["hang"].result()
-    assert job.cycles() == [0, 1]
-    assert [event["hung"] for event in job.events("last_life", rank=0)] == ["step"]
+    assert job.cycles() == [0, 1, 2]
+    assert [event["hung"] for event in job.events("last_life", rank=0) if event["hung"]] == ["step"]
     assert job.result() == jobs["undisturbed"].result().result()
 
 

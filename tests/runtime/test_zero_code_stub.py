@@ -110,6 +110,7 @@ def test_steps_of_several_and_of_compiled_optimizers_are_seen(tmp_path: Path) ->
     assert [event["step"] for event in job.events("finished")] == [3]
 
 
+@pytest.mark.slow
 def test_a_script_that_steps_no_optimizer_is_told_so(tmp_path: Path) -> None:
     assert "no optimizer has stepped, so hangs were not watched" in train(tmp_path, NO_STEP).log
 
