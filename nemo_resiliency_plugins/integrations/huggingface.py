@@ -144,7 +144,8 @@ class ResiliencyCallback(transformers.TrainerCallback):
         whole = [path for _, path in found if (path / MARKER).exists()]
         if found and not whole:
             whole = [path for _, path in found if (path / "trainer_state.json").exists()]
-            logger().warning(line(0, f"{root}: no checkpoint has its marker; the newest is taken as it is"))
+            if self._trainer.is_world_process_zero():
+                logger().warning(line(0, f"{root}: no checkpoint has its marker; the newest is taken as it is"))
         return str(whole[-1]) if whole else None
 
 

@@ -8,6 +8,7 @@ batch begins, when every hook of the one before has run, so that a resumed train
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import sys
@@ -24,7 +25,7 @@ from nemo_resiliency_plugins.contract import CHECKPOINTING, Reason, fsync_direct
 from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.integrations import versions
 from nemo_resiliency_plugins.runtime import rng
-from nemo_resiliency_plugins.runtime.effective import Given
+from nemo_resiliency_plugins.runtime.effective import Given, resolve_all
 
 EVALUATION = "evaluation"
 TRAINER_FILE = "trainer.ckpt"
@@ -81,7 +82,8 @@ class ResiliencyCallback(OnExceptionCheckpoint):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._trainer, self._has_trained = trainer, True
-        _take_signals_back()
+        if resolve_all(self._config, os.environ).preemption.exit_signal_handler:
+            _take_signals_back()
         self._session = runtime.session(self._config)
         self._session.__enter__()
         optimizers = {f"optimizer {number}": each for number, each in enumerate(trainer.optimizers)}
@@ -180,6 +182,7 @@ class ResiliencyCallback(OnExceptionCheckpoint):
         self._write_random_numbers(unfinished)
         trainer.strategy.barrier("nrp written")
         if trainer.is_global_zero:
+            shutil.rmtree(path, ignore_errors=True)  # of a training that was sent back to an older checkpoint
             unfinished.rename(path)
             fsync_directory(self._root)
             for old in sorted(self._committed())[: -self._keep]:
