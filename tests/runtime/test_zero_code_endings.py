@@ -37,7 +37,7 @@ def told(root: Path, *arguments: str) -> Job:
 train = partial(run, script="unchanged.py", ranks=2, timeouts=SHORT, env=ZERO_CODE)
 JOBS = {
     "undisturbed": train,
-    "hang": partial(train, restarts=2, env=faulty("kill@1:7,hang@0:8")),
+    "hang": partial(train, restarts=2, env=faulty("kill@1:7,hang@0:8"), deadline_s=240),
     "error": partial(train, arguments=("--raise-at", "7"), restarts=1),
     "told": told,
     "handled": lambda root: told(root, "--handler"),
