@@ -56,7 +56,7 @@ format: .venv/installed
 		test -x $(BIN)/python || $(PYTHON) -m venv .venv; \
 		$(BIN)/python -m pip install --quiet --upgrade "pip>=24"; \
 		$(BIN)/python -m pip install --quiet $(TORCH_PIP_ARGS) "$(TORCH)"; \
-		$(BIN)/python -m pip install --quiet --editable ".[runtime,dev]"; \
+		$(BIN)/python -m pip install --quiet --editable ".[runtime,dev,integrations]"; \
 		touch $@; fi
 
 clean:

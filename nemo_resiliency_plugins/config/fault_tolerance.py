@@ -39,6 +39,7 @@ class FaultToleranceConfig:
         timeout_safety_factor: a learned limit is the longest time seen, times this.
         timeout_floor_s: seconds below which no learned limit goes.
         startup_timeout_s: seconds that a rank may take from its start to the session; None: no limit.
+        zero_code: watch a script that opens no session by the steps of its optimizers; the launch stub must run it.
     """
 
     enable_ft_package: bool = False
@@ -53,6 +54,7 @@ class FaultToleranceConfig:
     timeout_safety_factor: float = 5.0
     timeout_floor_s: float = 30.0
     startup_timeout_s: float | None = 1800.0
+    zero_code: bool = False
 
     PLUGIN: ClassVar[str] = "fault_tolerance"
     RULES: ClassVar[dict[str, Rule]] = {
@@ -67,6 +69,7 @@ class FaultToleranceConfig:
         "timeout_safety_factor": AT_LEAST_ONE,
         "timeout_floor_s": POSITIVE,
         "startup_timeout_s": optional(POSITIVE),
+        "zero_code": A_SWITCH,
     }
 
     def __post_init__(self) -> None:

@@ -70,6 +70,7 @@ class FaultTolerancePlugin(ResiliencyPlugin):
         monitor_interval: how often the launcher looks whether a rank has ended.
         workers_stop_timeout: how long a restart waits for ranks to honour SIGTERM before SIGKILL.
         term_timeout: how long ranks have after a signal to the launcher before SIGKILL.
+        zero_code: watch a script that opens no session by the steps of its optimizers.
         overrides: ``"megatron_bridge"`` adds hydra-style overrides to the script's arguments.
         script_args_converter_fn: makes script arguments from a :class:`FaultTolerancePluginScriptArgs`.
         max_job_attempts: counted failures after which a job ends that makes progress and never finishes (Slurm).
@@ -105,6 +106,7 @@ class FaultTolerancePlugin(ResiliencyPlugin):
     section_span_s: float = 1.0
     timeout_safety_factor: float = 5.0
     timeout_floor_s: float = 30.0
+    zero_code: bool = False
     overrides: str | None = None
     script_args_converter_fn: Callable[[FaultTolerancePluginScriptArgs], list[str]] | None = None
     strict: bool = False

@@ -42,8 +42,17 @@ def plan(plugin: FaultTolerancePlugin, task: run.Script | run.Partial, executor:
     if isinstance(task, run.Script) and task.path:
         yield RunThroughStub(owner)
     else:
-        yield Note(owner, "only a run.Script with a path is watched before its session starts")
+        refuse_zero_code_if_strict(plugin, owner)
+        text = "only a run.Script with a path is watched before its session starts, or without one"
+        yield Note(owner, text, warn=plugin.zero_code)
     yield from without_effect(owner, plugin, SLURM_ONLY)
+
+
+def refuse_zero_code_if_strict(plugin: FaultTolerancePlugin, owner: str) -> None:
+    """Raises UnsupportedError where nothing would come of ``zero_code``."""
+    if plugin.zero_code and plugin.strict:
+        rule = "needs a run.Script with a path, which the launch stub can run"
+        raise UnsupportedError(f"{owner}.zero_code", plugin.zero_code, rule, "Leave it out, or give such a task.")
 
 
 def variables(plugin: FaultTolerancePlugin, executor: run.LocalExecutor, owner: str) -> Iterator[Edit]:

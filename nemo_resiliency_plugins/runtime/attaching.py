@@ -37,7 +37,10 @@ def make_ranks(identity: Identity, process_group: Any) -> Ranks:
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What ``attach`` was given: a state with a directory, or functions for a format of the user's own."""
+    """What ``attach`` was given: a state with a directory, or functions for a format of the user's own.
+
+    Beside functions, the state is watched and not saved.
+    """
 
     state: Mapping[str, Any] | None
     root: Path | None
@@ -69,7 +72,7 @@ def make_checkpointer(
     """Collective."""
     state, root, functions = wanted.state, wanted.root, wanted.functions
     save, load, latest = functions
-    if save and load and latest and state is None:
+    if save and load and latest:
         for name in ("async_save", "non_persistent_local_ckpt_dir"):
             if value := getattr(config, name):
                 rule = "cannot be used with save=, load= and latest=: the session knows nothing of that format"
@@ -77,7 +80,7 @@ def make_checkpointer(
         return UserCheckpointer(ranks, reporter, save=save, load=load, latest=latest)
     if state is None or root is None or any(functions):
         given = {"state": state is not None, "directory": root is not None, "functions": sum(map(bool, functions))}
-        rule = "takes state with a directory, or all of save, load and latest without state"
+        rule = "takes state with a directory, or all of save, load and latest"
         raise ConfigError("attach", given, rule, "Give one of the two sets.")
     if config.ckpt_format != "torch_dist":
         rule = "is not written by the session"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nemo_resiliency_plugins.errors import NotWorkingError
-from nemo_resiliency_plugins.runtime import aftermath, watching
+from nemo_resiliency_plugins.runtime import aftermath, watching, zero_code
 from nemo_resiliency_plugins.runtime.checkpoint.reporting import report_half_a_local_tier
 from nemo_resiliency_plugins.runtime.effective import Configs
 from nemo_resiliency_plugins.runtime.events import EventLog
@@ -30,6 +30,7 @@ class Features:
     """
 
     def __init__(self, configs: Configs, identity: Identity, events: EventLog, *, strict: bool) -> None:
+        zero_code.give_way()
         report_half_a_local_tier(configs.checkpoint, identity.rank, events, strict=strict)
         self._identity, self._events = identity, events
         self._faults = FaultInjector(configs.fault_tolerance, identity, events)

@@ -23,6 +23,8 @@ class NoHangDetection:
     watches = False
     last_life: LastLife | None = None
     """How the previous process of this rank ended."""
+    step_limit_s: float | None = None
+    """That which the launcher was started with."""
 
     def step_begins(self, step: int) -> None:
         """The rank begins ``step``."""
@@ -52,20 +54,27 @@ class NoHangDetection:
 
 
 class HangDetection(NoHangDetection):
-    """From the session's start on, the monitor knows what this rank is doing.
+    """From its creation on, the monitor knows what this rank is doing.
+
+    Args:
+        alone: no rank agrees with this one on limits, so it keeps what it learns itself.
 
     Raises:
         MonitorLost: the monitor cannot be reached.
     """
 
-    def __init__(self, config: FaultToleranceConfig, identity: Identity, events: EventLog) -> None:
+    def __init__(
+        self, config: FaultToleranceConfig, identity: Identity, events: EventLog, *, alone: bool = False
+    ) -> None:
         self._config = config
         self._identity = identity
         self._events = events
         self._monitor = Monitor(identity, events)
         configured = self._monitor.configured
-        self._span_s = _span(config.section_span_s, configured.get(STEP))
-        self._learner = Learner(config, configured, rank=identity.rank, world_size=identity.world_size)
+        self.step_limit_s = configured.get(STEP)
+        self._span_s = _span(config.section_span_s, self.step_limit_s)
+        writes = alone or identity.rank == 0
+        self._learner = Learner(config, configured, writes=writes, world_size=identity.world_size)
         self._clock = SectionClock(self._monitor, warmup_steps=config.warmup_steps, span_s=self._span_s)
         self._limits: Limits = {}
         self.last_life = self._monitor.last_life

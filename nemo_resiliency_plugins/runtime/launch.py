@@ -1,8 +1,8 @@
 """``python -m nemo_resiliency_plugins.runtime.launch [--] [-m] SCRIPT ARGUMENTS``: run a script as a rank.
 
 The script runs as it would under ``python``. Beside it, a watch bounds the time until its session starts,
-what ended the script is recorded by name, and a failed rank leaves in bounded time. With ``--exec COMMAND
-ARGUMENTS`` the process becomes any other program.
+what ended the script is recorded by name, and a failed rank leaves in bounded time. With ``zero_code`` a script
+without a session is watched as well. With ``--exec COMMAND ARGUMENTS`` the process becomes any other program.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import threading
 import types
 from pathlib import Path
+from typing import NoReturn
 
 from nemo_resiliency_plugins.config import FaultToleranceConfig
 from nemo_resiliency_plugins.contract import (
@@ -26,7 +27,7 @@ from nemo_resiliency_plugins.contract import (
     unstartable_path,
     write_if_first,
 )
-from nemo_resiliency_plugins.runtime import watch
+from nemo_resiliency_plugins.runtime import watch, zero_code
 from nemo_resiliency_plugins.runtime.effective import resolve
 from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure, message_of
 from nemo_resiliency_plugins.runtime.identity import Identity
@@ -43,9 +44,9 @@ def main(arguments: list[str]) -> None:
     if early.is_doomed(identity):
         logger().info(line(identity.rank, "the end of this attempt has been announced: nothing is started"))
         return
+    config = resolve(FaultToleranceConfig, None, os.environ)
     if arguments[:1] == ["--exec"] and len(arguments) > 1:
-        early.leave_no_trace()
-        os.execvp(arguments[1], arguments[1:])
+        _become(arguments[1:], config, identity)
     as_module = arguments[:1] == ["-m"]
     arguments = arguments[1:] if as_module else arguments
     if not arguments:
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> None:
     script = Path(arguments[0]).absolute() if not as_module else find_module(arguments[0])
     events = EventLog(identity.directory, identity.attempt, identity.rank)
     events.emit("rank_started", pid=os.getpid(), node=identity.node, script=arguments[0])
-    _guard_start(script, identity, events)
+    _guard_start(script, config, identity, events)
     own = os.getpid()
     try:
         _run(arguments, script, as_module)
@@ -72,6 +73,7 @@ def _ended(error: BaseException | None, own: int, identity: Identity, events: Ev
     if error is None or exit_code(error) == 0:
         events.emit("rank_left")
     else:
+        zero_code.failed()
         _record(error, identity, events)
 
 
@@ -86,6 +88,13 @@ def exit_code(error: BaseException) -> int:
     if isinstance(error.code, int):
         return error.code & 0xFF
     return int(ExitCode.OK if error.code is None else ExitCode.FAILED)
+
+
+def _become(command: list[str], config: FaultToleranceConfig, identity: Identity) -> NoReturn:
+    if config.zero_code:
+        zero_code.report_other_program(command[0], identity)
+    early.leave_no_trace()
+    os.execvp(command[0], command)
 
 
 def _run(arguments: list[str], script: Path | None, as_module: bool) -> None:
@@ -116,13 +125,15 @@ def _run_as_main(script: Path) -> None:
     exec(code, module.__dict__)
 
 
-def _guard_start(script: Path | None, identity: Identity, events: EventLog) -> None:
+def _guard_start(script: Path | None, config: FaultToleranceConfig, identity: Identity, events: EventLog) -> None:
     """Bound the time until the session, and take care of signals until then."""
     opens_session = _opens_session(script)
-    limit_s = resolve(FaultToleranceConfig, None, os.environ).startup_timeout_s
-    watch.start(identity, limit_s if opens_session else None)
+    is_bounded = opens_session or (config.zero_code and zero_code.knows_to_train(identity))
+    watch.start(identity, config.startup_timeout_s if is_bounded else None)
     if opens_session:
         early.install(identity, events)
+    if config.zero_code:
+        zero_code.begin(config, identity, events, listens=not opens_session)
     early.unblock()
 
 

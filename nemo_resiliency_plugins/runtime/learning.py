@@ -16,12 +16,12 @@ Maximum = Callable[[list[float]], list[float]]
 
 
 class Learner:
-    """What all ranks have agreed on so far, and the limits that follow from it."""
+    """What all ranks have agreed on so far, and the limits that follow from it; one rank ``writes`` them down."""
 
-    def __init__(self, config: FaultToleranceConfig, configured: Limits, *, rank: int, world_size: int) -> None:
+    def __init__(self, config: FaultToleranceConfig, configured: Limits, *, writes: bool, world_size: int) -> None:
         self._policy = timeouts.Policy(config.timeout_safety_factor, config.timeout_floor_s)
         self._configured = configured
-        self._rank = rank
+        self._writes = writes
         self._world_size = world_size
         self._names = sorted(configured)
         self._agreed: dict[str, Seen] = {}
@@ -52,7 +52,7 @@ class Learner:
             return timeouts.load(path, world_size=self._world_size, sections=set(self._names))
         except timeouts.BadState as error:
             text = f"{path} is not used ({error}); the configured timeouts hold"
-            if self._rank == 0:
+            if self._writes:
                 logger().warning(line(0, text))
             return {}
 
@@ -60,7 +60,7 @@ class Learner:
         limits = {
             name: self._policy.limit(limit, self._agreed.get(name, Seen())) for name, limit in self._configured.items()
         }
-        if self._rank == 0 and self._path is not None:
+        if self._writes and self._path is not None:
             self._save(self._path, limits)
         return limits
 

@@ -124,8 +124,8 @@ class Session(Blocks):
             every: steps between checkpoints; 0 saves after the last step only.
             keep: committed checkpoints to keep.
             process_group: a group over all ranks with a CPU backend; None makes one.
-            save, load, latest: a format of the user's own instead of ``state``: ``save(step)``, ``load(step)``,
-                and ``latest()`` with the newest step or None.
+            save, load, latest: a format of the user's own: ``save(step)``, ``load(step)``, and ``latest()`` with
+                the newest step or None. ``state`` then holds what stragglers are told by, and is not saved.
 
         Raises:
             ConfigError: neither ``state`` with a directory nor all three functions were given, or a bad value.

@@ -26,8 +26,10 @@ START_WITH_FT_LAUNCHER = (
 WHAT = "fault tolerance was asked for, but hangs are not detected"
 
 
-def start(config: FaultToleranceConfig, identity: Identity, events: EventLog, *, strict: bool) -> NoHangDetection:
-    """Hang detection, or its stand-in where it was not asked for or cannot work.
+def start(
+    config: FaultToleranceConfig, identity: Identity, events: EventLog, *, strict: bool, alone: bool = False
+) -> NoHangDetection:
+    """Hang detection, or its stand-in where it was not asked for or cannot work. ``alone``: this rank learns alone.
 
     Raises:
         NotWorkingError: under ``strict``, when it was asked for and cannot work.
@@ -39,7 +41,7 @@ def start(config: FaultToleranceConfig, identity: Identity, events: EventLog, *,
     try:
         reason, remedy = _obstacle()
         if reason is None:
-            detection = HangDetection(config, identity, events)
+            detection = HangDetection(config, identity, events, alone=alone)
             if detection.watches:
                 return detection
             reason, remedy = "the launcher was given no timeout", "Give ft_launcher --ft-rank_section_timeouts"

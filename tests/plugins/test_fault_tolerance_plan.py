@@ -41,6 +41,7 @@ NON_DEFAULT: dict[str, Any] = {
     "section_span_s": 0.5,
     "timeout_safety_factor": 3.0,
     "timeout_floor_s": 10.0,
+    "zero_code": True,
     "overrides": "megatron_bridge",
     "strict": True,
     "max_job_attempts": 5,
@@ -318,6 +319,17 @@ def test_retries_of_the_job_are_said_to_have_no_effect_here(
     assert "num_job_retries_on_failure has no effect" in caplog.text
     with pytest.raises(UnsupportedError, match="num_job_retries_on_failure"):
         FaultTolerancePlugin(num_job_retries_on_failure=4, strict=True).plan(task, executor)
+
+
+def test_zero_code_needs_a_script_that_the_stub_can_run(
+    executor: run.LocalExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = run.Script(inline="echo hello")
+    with pytest.raises(UnsupportedError, match="zero_code"):
+        FaultTolerancePlugin(zero_code=True, strict=True).setup(task, executor)
+    FaultTolerancePlugin(zero_code=True).setup(task, executor)
+    assert "only a run.Script with a path is watched" in caplog.text
+    assert executor.env_vars["NRP_FAULT_TOLERANCE__ZERO_CODE"] == "true"
 
 
 def test_the_plugin_survives_fiddle(task: run.Script, executor: run.LocalExecutor) -> None:

@@ -125,7 +125,8 @@ def test_the_same_source_gives_the_same_zip_and_it_stands_alone(
     first = path.read_bytes()
     assert transformed(executor).joinpath("runtime.zip").read_bytes() == first
     names = set(zipfile.ZipFile(path).namelist())
-    assert {f"nemo_resiliency_plugins/{name}" for name in ("plugins/base.py", "recipes/__init__.py")} <= names
+    shipped = ("plugins/base.py", "recipes/__init__.py", "megatron_bridge.py", "integrations/lightning.py")
+    assert {f"nemo_resiliency_plugins/{name}" for name in shipped} <= names
     code = "import nemo_resiliency_plugins.runtime.node as it; print(it.__file__)"
     environment = {"PYTHONPATH": str(path), "PATH": "/usr/bin"}
     done = subprocess.run(

@@ -32,6 +32,7 @@ VALUES: list[dict[str, tuple[Any, Any, Any]]] = [
         "timeout_safety_factor": (1, 9.75, 1e3),
         "timeout_floor_s": (0.1, 1e-6, 31.0),
         "startup_timeout_s": (None, 0.5, 1e9),
+        "zero_code": (True, False, True),
     },
     {
         "enable_ft_package": (False, True, False),
@@ -40,6 +41,7 @@ VALUES: list[dict[str, tuple[Any, Any, Any]]] = [
         "simulated_fault_rank": (5, None, 0),
         "fault_script": ("hang@0:1", "kill@1:2,kill@2:1", ""),
         "startup_timeout_s": (77, 1e-3, None),
+        "zero_code": (False, True, False),
     },
 ]
 """For each field a value of each layer, those included that set back to the default."""

@@ -43,7 +43,7 @@ def alone(values: list[float]) -> list[float]:
 
 def learner(**changes: object) -> Learner:
     config = FaultToleranceConfig(calc_ft_timeouts=True, **changes)  # type: ignore[arg-type]
-    return Learner(config, CONFIGURED, rank=0, world_size=1)
+    return Learner(config, CONFIGURED, writes=True, world_size=1)
 
 
 def test_a_learned_limit_is_the_longest_time_times_the_factor() -> None:

@@ -32,6 +32,11 @@ def leave_for_restart(events: EventLog) -> NoReturn:
     _leave(STOPPED)
 
 
+def leave_unsaved(number: int) -> NoReturn:
+    """As the signal would have ended a process that does not handle it."""
+    _leave(128 + number)
+
+
 def _leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         # A handler may have interrupted the main thread in the middle of a write, or the script closed the stream.
