@@ -17,14 +17,14 @@ from nemo_resiliency_plugins.contract import ExitCode
 from nemo_resiliency_plugins.plugins.fault_tolerance import CHECKPOINTING_TIMEOUT_S
 from nemo_resiliency_plugins.runtime.preemption.leaving import STOPPED
 from nemo_resiliency_plugins.runtime.timeouts import MIN_SAMPLES
-from nemo_resiliency_plugins.slurm.policy import FACTS, retry_script
+from nemo_resiliency_plugins.slurm.policy import FACTS, policy_values
 from tests.test_readme import ROOT, TEXT
 
 SIGNALS = {name.removeprefix("SIG") for name in preemption.PREEMPTION_SIGNALS}
 OTHER_SIGNALS = {"SIGKILL", "SIGSTOP", "SIGCONT", "SIGQUIT"}
 """With which ranks are ended, stopped and woken, and which a watch ignores."""
 OF_BASH = {126, 127}
-POLICY = {name: each.default for name, each in inspect.signature(retry_script).parameters.items()}
+POLICY = {name: each.default for name, each in inspect.signature(policy_values).parameters.items()}
 
 
 def docstrings() -> Iterator[tuple[str, str]]:

@@ -97,13 +97,19 @@ def of_script(task: run.Script, executor: run.SlurmExecutor) -> Iterator[str]:
     path = task.path.removeprefix(f"{CODE}/")
     if not path.startswith("/"):
         if archive.holds(executor.packager, path) is False:
-            rule = (
-                f"is not among what {_name(executor.packager)} ships, and the job starts in a directory with that alone"
-            )
-            raise UnsupportedError("task.path", task.path, rule, _remedy(executor.packager, path))
+            yield from _of_unshipped(task.path, path, executor)
     elif Path(path).exists() and not _is_reached(path, executor):
         where = "in the image or a mount" if executor.container_image else "on the cluster"
         yield f"{path} is a file of this machine: unless the same path is {where} too, ship it and give a relative one"
+
+
+def _of_unshipped(given: str, path: str, executor: run.SlurmExecutor) -> Iterator[str]:
+    """Whoever ships nothing may have means of his own to bring the script there."""
+    packager = executor.packager
+    rule = f"is not among what {_name(packager)} ships, and the job starts in a directory with that alone"
+    if type(packager) is not run.Packager:
+        raise UnsupportedError("task.path", given, rule, _remedy(packager, path))
+    yield f"the script {given} {rule}. {_remedy(packager, path)}"
 
 
 def _starts_elsewhere(executor: run.SlurmExecutor) -> bool:

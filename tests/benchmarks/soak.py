@@ -87,7 +87,8 @@ class Faults:
         self._rank().send_signal(signal.SIGINT)
 
     def _rank(self) -> psutil.Process:
-        started = {event["rank"]: event["pid"] for event in self._job.events("rank_started")}
+        by_time = sorted(self._job.events("rank_started"), key=lambda event: event["time"])
+        started = {event["rank"]: event["pid"] for event in by_time}
         return psutil.Process(started[self._draw.randrange(RANKS)])
 
 

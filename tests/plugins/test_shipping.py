@@ -206,10 +206,16 @@ def test_a_hybrid_ships_what_its_parts_ship(project: Project, warnings: Told) ->
     assert warnings(script("train.py"), HybridPackager(sub_packagers=parts, extract_at_root=True)) == []
 
 
-def test_a_relative_script_without_packaging_is_refused(project: Project, warnings: Told) -> None:
+def test_a_relative_script_without_packaging_is_told(project: Project, warnings: Told) -> None:
     project.commit("train.py")
+    [told] = warnings(script("train.py"), run.Packager())
+    assert "the script train.py is not among what Packager ships" in told
+    assert told.endswith("Use a packager that ships train.py, such as run.PatternPackager, or a path that the job has.")
+
+
+def test_under_strict_a_relative_script_without_packaging_is_refused(project: Project, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"what Packager ships.*or a path that the job has"):
-        warnings(script("train.py"), run.Packager())
+        FaultTolerancePlugin(strict=True).plan(script("train.py"), make(tmp_path, packager=run.Packager()))
 
 
 def test_what_may_be_there_is_not_refused(project: Project, warnings: Told) -> None:

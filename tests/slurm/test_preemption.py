@@ -71,6 +71,7 @@ def assert_unharmed(job: Submitted, weights: str, counted: int = 0) -> None:
     assert not job.running()
 
 
+@pytest.mark.slow
 def test_preempted_three_times_with_a_crash_between(cluster: Cluster, tmp_path: Path, undisturbed: str) -> None:
     crashing = fault_tolerance(num_in_job_restarts=0, fault_script="kill@1:30")
     job = train(cluster, tmp_path, PreemptionPlugin(), crashing, partition="low")

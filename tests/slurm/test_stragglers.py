@@ -73,6 +73,7 @@ def nodes(job: Submitted, attempt: str) -> set[str]:
     return {event["node"] for event in started if event["attempt"] == f"{job.job_id}-{attempt}"}
 
 
+@pytest.mark.slow
 def test_a_slow_node_is_excluded_and_the_weights_are_the_same(
     cluster: Cluster, tmp_path: Path, undisturbed: str
 ) -> None:
