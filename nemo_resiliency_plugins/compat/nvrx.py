@@ -106,6 +106,18 @@ def settings_options(path: Path) -> list[str]:
     return [f"--ft-cfg-path={path}", "--ft-enable-nic-monitor=false"]
 
 
+def log_options(level: str) -> list[str]:
+    """The level for rank monitors of every version."""
+    return [f"--ft-log-level={level}"]
+
+
+def log_variables(level: str, version: str | None) -> dict[str, str]:
+    """The level for ft_launcher itself; from 0.5 on it knows DEBUG and INFO alone."""
+    if version is not None and _numbers(version) < (0, 5):
+        return {"FT_LAUNCHER_LOGLEVEL": level}
+    return {"NVRX_LOG_DEBUG": "1"} if level == "DEBUG" else {}
+
+
 def monitor_settings(
     *,
     section_timeouts: Mapping[str, float | None],

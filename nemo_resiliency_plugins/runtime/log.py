@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Mapping
 
 from nemo_resiliency_plugins.contract import ENV_LOG_LEVEL
 
 LOGGER_NAME = "nemo_resiliency_plugins"
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 def logger() -> logging.Logger:
@@ -18,13 +20,14 @@ def logger() -> logging.Logger:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("[%(asctime)s] [%(levelname)s] %(message)s"))
         log.addHandler(handler)
-        log.setLevel(_level(os.environ.get(ENV_LOG_LEVEL) or os.environ.get("LOGLEVEL") or "INFO"))
+        log.setLevel(level_wanted(os.environ) or "INFO")
     return log
 
 
-def _level(name: str) -> int:
-    level = logging.getLevelName(name.upper())
-    return level if isinstance(level, int) else logging.INFO
+def level_wanted(env: Mapping[str, str]) -> str | None:
+    """DEBUG to CRITICAL; None where none is asked for, or one that does not exist."""
+    name = (env.get(ENV_LOG_LEVEL) or env.get("LOGLEVEL") or "").upper()
+    return name if name in LEVELS else None
 
 
 def line(rank: int, text: str) -> str:

@@ -43,7 +43,7 @@ from nemo_resiliency_plugins.errors import ResiliencyError
 from nemo_resiliency_plugins.runtime import origin, rendezvous
 from nemo_resiliency_plugins.runtime.effective import resolve
 from nemo_resiliency_plugins.runtime.inprocess import on_node
-from nemo_resiliency_plugins.runtime.log import logger
+from nemo_resiliency_plugins.runtime.log import level_wanted, logger
 from nemo_resiliency_plugins.runtime.start_command import LauncherMissing, find_launcher, of_launcher, of_rank
 
 SWEEP_S = 10.0
@@ -179,6 +179,9 @@ def variables(kind: Kind, *, noticed: bool) -> dict[str, str]:
     """What the ranks of this node find in their environment."""
     # torch 2.13 restarts ranks into the addresses of their previous start when they share the launcher's store.
     own = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if kind is Kind.TORCHRUN else {}
+    level = level_wanted(os.environ)
+    if kind is Kind.FT and level is not None:
+        own |= nvrx.log_variables(level, nvrx.installed_version())
     return {**own, ENV_NOTICE: NOTICE_ANY if kind is Kind.RANK else NOTICE_LAUNCHER} if noticed else own
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 from nemo_resiliency_plugins.compat import nvrx
 from nemo_resiliency_plugins.contract import LAUNCH_MODULE, Kind, encode_arguments
 from nemo_resiliency_plugins.errors import ResiliencyError
+from nemo_resiliency_plugins.runtime.log import level_wanted
 
 PROGRAMS = {Kind.FT: "ft_launcher", Kind.TORCHRUN: "torchrun"}
 REMEDY = {
@@ -55,6 +57,7 @@ def of_launcher(
         shield_from: names of signals that the launcher is not to see.
     """
     shield = ",".join(shield_from)
+    level = level_wanted(os.environ)
     return [
         *([*_python_of(launcher), "-m", f"{__package__}.shield", shield] if shield else []),
         str(launcher),
@@ -62,6 +65,7 @@ def of_launcher(
         f"--nnodes={settings['nnodes']}",
         f"--nproc-per-node={settings['nproc']}",
         *(nvrx.settings_options(monitor_file) if monitor_file else []),
+        *(nvrx.log_options(level) if monitor_file and level else []),
         *settings["options"],
         "-m",
         LAUNCH_MODULE,

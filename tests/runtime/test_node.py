@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import select
 import shlex
 import signal
@@ -68,7 +69,7 @@ class Nodes:
         write_job(self.root, plugin, nodes=self.count, ranks_per_node=1)
         return self
 
-    def start(self, number: int, *, after_s: float = 0, round_: int = 0) -> Job:
+    def start(self, number: int, *, after_s: float = 0, round_: int = 0, env: Mapping[str, str] = {}) -> Job:
         """Start one node; its log is in a directory of its own."""
         variables = node_variables(self.root, self.job_id, number, self.count)
         own = {"NRP_ROUND": str(round_), "TEST_ROOT": str(self.root), "PATH": f"{BIN}:{os.environ['PATH']}"}
@@ -76,7 +77,7 @@ class Nodes:
         directory.mkdir()
         command = [*NODE, str(self.root / "script.py")]
         late = ["sh", "-c", f"sleep {after_s}; exec {shlex.join(command)}"]
-        return spawn(directory, late if after_s else command, {**variables, **own})
+        return spawn(directory, late if after_s else command, {**variables, **own, **env})
 
     def attempt(self, round_: int = 0) -> Attempt:
         return Attempt(job_id=self.job_id, round=round_)
@@ -234,6 +235,15 @@ def test_without_a_head_node_a_node_gives_up_after_the_start_skew(tmp_path: Path
     assert f"'{nodes.endpoint()}': the head node has not published its endpoint there within 2 s" in job.log
     assert "file system that all nodes share" in job.log
     assert not nodes.starts(1)
+
+
+def test_the_level_of_the_log_holds_for_launcher_monitors_and_ranks(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path / "job", f"node{os.getpid()}level").write(NOTE)
+    with nodes.ended_afterwards():
+        job = nodes.start(0, env={"NRP_LOG_LEVEL": "error"})
+        job.succeed(DEADLINE_S)
+    assert len(nodes.starts(0)) == 1
+    assert not re.findall(r".*\[(?:INFO|WARNING)\].*", job.log)
 
 
 def test_two_jobs_and_leftover_ports_do_not_collide(results: Results) -> None:

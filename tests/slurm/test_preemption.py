@@ -108,6 +108,8 @@ def test_a_requeue_by_an_operator_loses_nothing(cluster: Cluster, tmp_path: Path
     cluster.requeue(job.job_id)
     assert_unharmed(job, undisturbed)
     assert slices(job) == [0, *stops(job)]
+    logs = {path.name.rpartition("_")[2]: path.read_text() for path in job.directory.glob("log-*.out")}
+    assert [f"attempt {job.job_id}-{name[0]}-0 on" in text for name, text in sorted(logs.items())] == [True, True]
 
 
 @pytest.mark.slow
