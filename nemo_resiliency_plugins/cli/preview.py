@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import json
 import runpy
 import sys
@@ -72,7 +73,13 @@ def _of_function(target: str, arguments: list[str]) -> list[Preview]:
 
     home, _, name = target.rpartition(":")
     function = _function(home, name)
-    made = function(**dict(_named(each) for each in arguments))
+    given = dict(_named(each) for each in arguments)
+    try:
+        inspect.signature(function).bind(**given)
+    except TypeError as error:
+        rule = f"does not fit {target}{inspect.signature(function)}: {error}"
+        raise ConfigError("ARGUMENT", " ".join(arguments) or None, rule, "Give NAME=VALUE, such as nodes=4.") from None
+    made = function(**given)
     if not (isinstance(made, tuple) and len(made) == 3):
         rule = f"returned {type(made).__name__}"
         raise ConfigError("TARGET", target, rule, "A recipe returns (task, executor, plugins).")

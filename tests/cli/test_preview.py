@@ -95,6 +95,8 @@ def test_the_recipes_of_the_package_can_be_shown(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["submit.py:nothing"], "cannot be found"),
+        (["submit.py:recipe", "node=3"], "unexpected keyword argument 'node'"),
+        (["nemo_resiliency_plugins.recipes.small_gpt:small_gpt"], "missing a required argument: 'directory'"),
         (["no_such_module:recipe"], "cannot be found"),
         (["nowhere.py"], "is no file"),
         (["beside.py"], "submits nothing"),
