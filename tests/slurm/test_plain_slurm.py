@@ -112,7 +112,7 @@ def test_under_torchrun_a_preempted_job_saves_and_comes_back(cluster: Cluster, t
 
 @pytest.mark.slow
 def test_at_the_time_limit_the_batch_shell_is_told_and_passes_it_on(cluster: Cluster, tmp_path: Path) -> None:
-    arguments = ["--steps", "150", "--every", "1000", "--step-s", "0.1"]
+    arguments = ["--steps", "150", "--every", "1000", "--step-s", "0.4"]  # longer than until the limit
     fields = ["--set=scope=batch", "--set=preempt_time=5", "--set=signal=USR2"]
     job_id = cluster.sbatch(printed(tmp_path, "preemption", *fields, "--option=--time=10", arguments=arguments))
     wait_for(lambda: len(traces(tmp_path, job_id).steps()) > 5, deadline_s=90, what="some steps")

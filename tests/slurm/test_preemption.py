@@ -16,6 +16,8 @@ from tests.slurm.submitting import Submitted, preempt, submit
 from tests.slurm.testbed import Cluster
 
 STEPS = 120
+BEYOND_THE_LIMIT_S = 0.5
+"""Of a step, so that no training ends before its time limit is there."""
 AT_NO_STEP = 1000
 """Checkpoints are written because of the preemption, or not at all."""
 
@@ -25,9 +27,14 @@ def fault_tolerance(**fields: Any) -> FaultTolerancePlugin:
 
 
 def train(
-    cluster: Cluster, root: Path, *plugins: ResiliencyPlugin, script: str = "trainer.py", **options: Any
+    cluster: Cluster,
+    root: Path,
+    *plugins: ResiliencyPlugin,
+    script: str = "trainer.py",
+    step_s: float = 0.1,
+    **options: Any,
 ) -> Submitted:
-    args = ["--steps", str(STEPS), "--every", str(AT_NO_STEP), "--step-s", "0.1"]
+    args = ["--steps", str(STEPS), "--every", str(AT_NO_STEP), "--step-s", str(step_s)]
     task = run.Script(str(SCRIPTS / script), entrypoint="python", args=args)
     return submit(cluster, root, task, plugins, **{"nodes": 2, "ntasks_per_node": 2, **options})
 
@@ -62,6 +69,15 @@ def stops(job: Submitted) -> list[int]:
         by_attempt.setdefault(event["attempt"], set()).add(event["step"])
     assert all(len(steps) == 1 for steps in by_attempt.values()), by_attempt
     return sorted(steps.pop() for steps in by_attempt.values())
+
+
+def assert_told_at_the_time_limit(job: Submitted, weights: str) -> None:
+    await_steps(job, 1)
+    job.cluster.set_end_time(job.job_id, 34)
+    wait_for(lambda: len(slices(job)) == 2, deadline_s=120, what="the next start")
+    assert_unharmed(job, weights)
+    [stopped] = stops(job)
+    assert slices(job) == [0, stopped]
 
 
 def assert_unharmed(job: Submitted, weights: str, counted: int = 0) -> None:
@@ -135,22 +151,16 @@ def test_a_cancel_saves_and_stays_a_cancel(cluster: Cluster, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_the_time_limit_under_torchrun(cluster: Cluster, tmp_path: Path, undisturbed: str) -> None:
     plugin = PreemptionPlugin(signal="USR2", preempt_time=5)
-    job = train(cluster, tmp_path, plugin, launcher="torchrun", time="00:10:00")
-    await_steps(job, 1)
-    cluster.set_end_time(job.job_id, 34)
-    assert_unharmed(job, undisturbed)
-    assert slices(job) == [0, *stops(job)]
+    job = train(cluster, tmp_path, plugin, launcher="torchrun", time="00:10:00", step_s=BEYOND_THE_LIMIT_S)
+    assert_told_at_the_time_limit(job, undisturbed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", ["steps", "batch"])
 def test_the_time_limit_under_ft_launcher(cluster: Cluster, tmp_path: Path, undisturbed: str, scope: str) -> None:
     plugin = PreemptionPlugin(preempt_time=5, scope=scope)
-    job = train(cluster, tmp_path, fault_tolerance(), plugin, time="00:10:00")
-    await_steps(job, 1)
-    cluster.set_end_time(job.job_id, 34)
-    assert_unharmed(job, undisturbed)
-    assert slices(job) == [0, *stops(job)]
+    job = train(cluster, tmp_path, fault_tolerance(), plugin, time="00:10:00", step_s=BEYOND_THE_LIMIT_S)
+    assert_told_at_the_time_limit(job, undisturbed)
 
 
 @pytest.mark.slow
