@@ -38,8 +38,8 @@ def faults(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="the job's directory, or one above it")],
     kind: Annotated[Kind, typer.Argument(help="what is to happen", show_default=False)],
     rank: Annotated[int | None, typer.Option(min=0, help="the rank that is hit; preempt needs none")] = None,
-    seconds: Annotated[float, typer.Option(help="slow: how much longer each step takes")] = 1.0,
-    steps: Annotated[int, typer.Option(min=1, help="slow: for so many steps")] = 20,
+    seconds: Annotated[float | None, typer.Option(help="slow: how much longer each step takes; 1 by default")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="slow: for so many steps; 20 by default")] = None,
     wait: Annotated[float, typer.Option(min=0, help="seconds to wait until the rank has taken it")] = 60.0,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
 ) -> None:
@@ -50,21 +50,37 @@ def faults(
     job = find_job(Path(directory).expanduser())
     if rank is None and kind is not Kind.PREEMPT:
         raise ConfigError("--rank", None, f"says which rank {kind.value} is for", "Give --rank 0, say.")
-    victim = victims.find(job, rank or 0)
+    request = _request(kind, rank, {"seconds": seconds, "steps": steps})
+    victim = victims.find(job, 0 if rank is None else rank)
     what = f"{kind.value} on {victim}" if kind is not Kind.PREEMPT else f"preempt the job of {victim}"
     if not yes:
         typer.confirm(f"{what}?", abort=True)
     began = time.time()
-    if kind in SIGNALS:
-        victims.signal(victim, SIGNALS[kind])
-        _note(job, victim, kind, began)
-    elif kind is Kind.PREEMPT:
-        victims.announce_end(victim)
-    else:
-        request = FaultRequest(kind.value, victim.rank, seconds, steps)
+    if request is not None:
         write_atomically(request_path(job, victim.rank), request.encode())
         _await(job, victim, began, wait)
+    elif kind in SIGNALS:
+        victims.signal(victim, SIGNALS[kind])
+        _note(job, victim, kind, began)
+    else:
+        victims.announce_end(victim)
     typer.echo(f"done: {what}; see: nemo-resiliency status {directory} --watch")
+
+
+def _request(kind: Kind, rank: int | None, options: dict[str, float | int | None]) -> FaultRequest | None:
+    """What the rank is asked to do to itself; None for what comes from outside.
+
+    Raises:
+        ConfigError: an option that the kind does not have, or a value that breaks its rule.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if given and kind is not Kind.SLOW:
+        name, value = next(iter(given.items()))
+        raise ConfigError(f"--{name}", value, f"does nothing for {kind.value}", "Leave it out: it is for slow.")
+    if kind.value not in FaultRequest.KINDS:
+        return None
+    assert rank is not None  # only preempt goes without one
+    return FaultRequest(kind.value, rank, **given)  # type: ignore[arg-type]
 
 
 def _note(job: Path, victim: victims.Victim, kind: Kind, at: float) -> None:

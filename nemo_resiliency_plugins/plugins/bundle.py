@@ -8,9 +8,10 @@ import zipfile
 from pathlib import Path
 
 PACKAGE, DISTRIBUTION = "nemo_resiliency_plugins", "nemo-resiliency-plugins"
-SHARED = ("__init__.py", "errors.py", "contract.py", "config", "compat")
-JOB_SIDE, SUBMIT_SIDE = ("runtime", "integrations"), ("plugins", "slurm", "recipes", "megatron_bridge.py")
-ROOMS = (*SHARED, *JOB_SIDE, *SUBMIT_SIDE)
+ROOMS = (
+    *("__init__.py", "errors.py", "contract.py", "config", "compat", "runtime", "integrations"),
+    *("plugins", "slurm", "recipes", "megatron_bridge.py"),
+)
 """Ranks and node scripts import the first ones, which need the standard library, torch and NVRx.
 
 The submit side is there for files that define what the job runs and also submit it: they import plugins at their top.

@@ -161,6 +161,21 @@ def test_nothing_is_done_without_a_yes(tmp_path: Path, monkeypatch: pytest.Monke
     assert (done.exit_code, "kill on rank 0" in done.output) == (1, True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["kill", "--seconds", 3], r"--seconds=3.0: does nothing for kill\. Leave it out"),
+        (["nan", "--steps", 3], r"--steps=3: does nothing for nan\. Leave it out"),
+        (["slow", "--seconds", 0], r"FaultRequest\.seconds=0.0: must be"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(tmp_path: Path, arguments: list[object], said: str) -> None:
+    Synthetic(tmp_path / "nrp").start(0)
+    done = invoke("faults", tmp_path, *arguments, "--rank", 0, "--yes")
+    assert done.exit_code == 2, done.output
+    assert re.search(said, done.output), done.output
+
+
 def test_a_fault_of_a_rank_needs_one(tmp_path: Path) -> None:
     Synthetic(tmp_path / "nrp").start(0)
     done = invoke("faults", tmp_path, "stop", "--yes")
