@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -148,6 +149,14 @@ class Job(Traces):
                 _reap(self.process, 15.0)
 
 
+def program(name: str) -> str:
+    """The path of a command of this environment, or else of the PATH."""
+    own = BIN / name
+    found = str(own) if own.exists() else shutil.which(name)
+    assert found is not None, f"there is no {name}"
+    return found
+
+
 def _reap(process: subprocess.Popen[bytes], deadline_s: float) -> None:
     try:
         process.wait(deadline_s)
@@ -166,7 +175,7 @@ def torchrun(ranks: int, restarts: int) -> list[str]:
 
 def _launcher(name: str, ranks: int, restarts: int) -> list[str]:
     rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nnodes=1"]
-    return [str(BIN / name), *rendezvous, f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
+    return [program(name), *rendezvous, f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
 
 
 def start(

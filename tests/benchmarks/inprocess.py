@@ -19,19 +19,19 @@ from typing import Any
 
 from nemo_resiliency_plugins.contract import variable
 from nemo_resiliency_plugins.runtime.rendezvous import free_port
-from tests.benchmarks import recovery, slurm_recovery
+from tests.benchmarks import faulted, recovery, slurm_recovery
 from tests.benchmarks.report import medians, repeat, save, show
 from tests.harness import JOB_ID, LAUNCH, Traces, clean_env, wait_for
 from tests.slurm.testbed import Cluster
 
-RANKS, SPARES = recovery.RANKS, 1
-FAULT = {**recovery.FAULT, "exception": f"exception@1:{recovery.FAULT_STEP}"}
+RANKS, SPARES = faulted.RANKS, 1
+FAULT = faulted.FAULT
 FIELDS = {
     "enabled": "true",
     "granularity": "rank",
     "active_world_size": str(RANKS),
-    "soft_timeout": str(recovery.STEP_TIMEOUT_S),
-    "hard_timeout": str(2 * recovery.STEP_TIMEOUT_S),
+    "soft_timeout": str(faulted.STEP_TIMEOUT_S),
+    "hard_timeout": str(2 * faulted.STEP_TIMEOUT_S),
     "heartbeat_interval": "1",
     "heartbeat_timeout": "15",
     "barrier_timeout": "60",
@@ -64,7 +64,7 @@ def in_process(root: Path, fault: str) -> Started:
     common |= {"NRP_DIR": str(root / "nrp"), "NRP_JOB_ID": JOB_ID, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     common |= {"WORLD_SIZE": str(RANKS + SPARES), "TORCH_CPP_LOG_LEVEL": "error"}
     common[variable("fault_tolerance", "fault_script")] = FAULT[fault]
-    command = [sys.executable, *LAUNCH, recovery.SCRIPT, "--root", str(root), "--steps", str(recovery.STEPS)]
+    command = [sys.executable, *LAUNCH, faulted.SCRIPT, "--root", str(root), "--steps", str(faulted.STEPS)]
     with (root / "log.txt").open("ab") as log:
         processes = [
             subprocess.Popen(
@@ -75,22 +75,17 @@ def in_process(root: Path, fault: str) -> Started:
     return Started(root, root / "nrp", processes)
 
 
-def in_job(root: Path, fault: str) -> Any:
-    recovery.FAULT.update(FAULT)
-    return recovery.ours(root, fault)
-
-
-def measure(started: Any) -> recovery.Measured:
+def measure(started: Any) -> faulted.Measured:
     """Seconds from the fault to the first new step on every active rank."""
     try:
         wait_for(
-            lambda: all(recovery.new_steps(started, rank) for rank in range(RANKS)), deadline_s=120, what="a new step"
+            lambda: all(faulted.new_steps(started, rank) for rank in range(RANKS)), deadline_s=120, what="a new step"
         )
     finally:
         started.end()
     [fault] = started.events("fault_injected")
-    total = max(recovery.new_steps(started, rank)[0].time for rank in range(RANKS)) - fault["time"]
-    return recovery.Measured(total, dict(parts_of(started, fault["time"])))
+    total = max(faulted.new_steps(started, rank)[0].time for rank in range(RANKS)) - fault["time"]
+    return faulted.Measured(total, dict(parts_of(started, fault["time"])))
 
 
 def parts_of(started: Traces, previous: float) -> Iterator[tuple[str, float]]:
@@ -103,7 +98,6 @@ def parts_of(started: Traces, previous: float) -> Iterator[tuple[str, float]]:
 
 
 def requeued(cluster: Cluster, root: Path, fault: str) -> float:
-    slurm_recovery.FAULT.update(FAULT)
     return slurm_recovery.measure(slurm_recovery.torchrun(cluster, root, fault, restarts=0))
 
 
@@ -114,7 +108,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
     options = parser.parse_args()
     os.environ.update(clean_env({}))
-    variants: dict[str, Callable[[Path, str], Any]] = {"fault_to_step_s": in_process, "in_job_restart_s": in_job}
+    variants: dict[str, Callable[[Path, str], Any]] = {"fault_to_step_s": in_process, "in_job_restart_s": recovery.ours}
     found: dict[str, list[float]] = {}
     parts: dict[str, dict[str, float]] = {}
     for fault in FAULT:

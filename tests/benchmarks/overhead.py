@@ -7,6 +7,7 @@ benchmark of its own. Writes ``build/bench.json`` (``overhead.*``; microseconds 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
@@ -15,35 +16,38 @@ from pathlib import Path
 import torch
 
 from tests.benchmarks import report
-from tests.benchmarks.recovery import STOCK_FLAGS
-from tests.harness import BIN, LAUNCH, clean_env, spawn
+from tests.benchmarks.faulted import STOCK_FLAGS
+from tests.harness import LAUNCH, clean_env, program, spawn
 
 SCRIPT = Path(__file__).with_name("overheads.py")
-HERE = {"GROUP_RANK": "0", "PYTHONPATH": str(SCRIPT.parents[2])}
+PATHS = [str(SCRIPT.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+HERE = {"GROUP_RANK": "0", "PYTHONPATH": os.pathsep.join(PATHS)}
 RANKS = torch.cuda.device_count() or 2
 STEPS = {1: 3000, 33: 300}
 """By the milliseconds of a step."""
+TRACED = 100 if torch.cuda.is_available() else 0
 VARIANTS = ("bare", "ours", "stock")
 
 
-def step_us(root: Path, variant: str, step_ms: int) -> float:
-    """The mean of all steps but the slowest hundredth, in which the machine did something else."""
-    launcher = [str(BIN / "ft_launcher"), *STOCK_FLAGS, "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """The mean step, and how often the host waited for the GPU in a step, by the call of the CUDA runtime."""
+
+    step_us: float
+    waits: dict[str, float]
+
+
+def loop(root: Path, variant: str, step_ms: int) -> Loop:
+    """The mean is of all steps but the slowest hundredth, in which the machine did something else."""
+    launcher = [program("ft_launcher"), *STOCK_FLAGS, "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
     numbers = ["--nnodes=1", f"--nproc-per-node={RANKS}", "--max-restarts=0"]
-    script = [
-        str(SCRIPT),
-        "--root",
-        str(root),
-        "--loop",
-        variant,
-        "--step-ms",
-        str(step_ms),
-        "--steps",
-        str(STEPS[step_ms]),
-    ]
-    spawn(root, [*launcher, *numbers, *LAUNCH, *script], HERE).succeed(180.0)
-    took = sorted(json.loads((root / "took.json").read_text()))
-    return statistics.mean(took[: len(took) * 99 // 100]) * 1e6
+    script = [str(SCRIPT), "--root", str(root), "--loop", variant, "--step-ms", str(step_ms)]
+    counts = ["--steps", str(STEPS[step_ms]), "--traced", str(TRACED)]
+    spawn(root, [*launcher, *numbers, *LAUNCH, *script, *counts], HERE).succeed(180.0)
+    found = json.loads((root / "found.json").read_text())
+    took = sorted(found["took"])
+    waits = {name: count / TRACED for name, count in found["waits"].items()}
+    return Loop(statistics.mean(took[: len(took) * 99 // 100]) * 1e6, waits)
 
 
 def main() -> None:
@@ -53,13 +57,14 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.update(clean_env({}))
     found: dict[str, list[float]] = {}
+    waits: dict[str, dict[str, float]] = {}
     costs: dict[str, float] = {}
     for step_ms in STEPS:
         for variant in VARIANTS:
             key = f"overhead.{variant}_step_{step_ms}_ms_us"
-            found[key] = report.repeat(
-                key, options.repeats, lambda root, how=variant, ms=step_ms: step_us(root, how, ms)
-            )
+            loops = report.repeat(key, options.repeats, lambda root, how=variant, ms=step_ms: loop(root, how, ms))
+            found[key] = [each.step_us for each in loops]
+            waits[key] = loops[0].waits
         typical = {
             variant: statistics.median(found[f"overhead.{variant}_step_{step_ms}_ms_us"]) for variant in VARIANTS
         }
@@ -67,7 +72,9 @@ def main() -> None:
             key = f"overhead.{variant}_us_per_step" + ("" if step_ms == 33 else f"_{step_ms}_ms")
             costs[key] = round(typical[variant] - typical["bare"], 1)
     report.show(found, {}, costs)
-    report.save(options.output, found, {}, costs)
+    if TRACED:
+        print(json.dumps(waits))
+    report.save(options.output, found, waits, costs)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -18,11 +20,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
 
 from nemo_resiliency_plugins import runtime
 from tests.benchmarks.train import stock_sections
 
 Loop = AbstractContextManager[Iterator[int]]
+WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy")
 FAR = 1 << 30
 """More steps than there are: the only save is that of the end."""
 
@@ -103,23 +107,41 @@ def main() -> None:
     parser.add_argument("--loop", choices=LOOPS, required=True)
     parser.add_argument("--step-ms", type=float, required=True)
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--traced", type=int, default=0, help="further steps, which are profiled instead of timed")
     options = parser.parse_args()
     torch.set_num_threads(1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     if device.type == "cuda":
         torch.cuda.set_device(dist.get_rank())
-    took, last = [], time.perf_counter()
     work = Work(options.step_ms / 1e3, device)
-    with LOOPS[options.loop](work, options.steps, options.root) as steps:
+    with LOOPS[options.loop](work, options.steps + options.traced + 1, options.root) as steps:
+        took = timed(work, itertools.islice(steps, options.steps))
+        waits = traced(work, itertools.islice(steps, options.traced)) if options.traced else Counter()
+        timed(work, steps)
+    if dist.get_rank() == 0:
+        found = {"took": took[options.steps // 10 :], "waits": waits}
+        (options.root / "found.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def timed(work: Work, steps: Iterable[int]) -> list[float]:
+    """Seconds from the end of a step to the end of the next."""
+    took, last = [], time.perf_counter()
+    for _ in steps:
+        work.step()
+        now = time.perf_counter()
+        took.append(now - last)
+        last = now
+    return took
+
+
+def traced(work: Work, steps: Iterable[int]) -> Counter[str]:
+    """How often the host waited for the GPU, by the call of the CUDA runtime."""
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
         for _ in steps:
             work.step()
-            now = time.perf_counter()
-            took.append(now - last)
-            last = now
-    if dist.get_rank() == 0:
-        (options.root / "took.json").write_text(json.dumps(took[options.steps // 10 :]))
-    dist.destroy_process_group()
+    return Counter(event.name for event in trace.events() if event.name in WAITS)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 import nemo_run as run
 
 from nemo_resiliency_plugins import FaultTolerancePlugin
-from tests.benchmarks.recovery import FAULT, SCRIPT, STEP_TIMEOUT_S, STEPS, STOCK_FLAGS
+from tests.benchmarks.faulted import FAULT, SCRIPT, STEP_TIMEOUT_S, STEPS, STOCK_FLAGS
 from tests.benchmarks.report import medians, repeat, save, show
 from tests.harness import Traces, clean_env, wait_for
 from tests.slurm.submitting import submit

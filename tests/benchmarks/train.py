@@ -64,12 +64,12 @@ def train(options: argparse.Namespace) -> None:
     with runtime.session() as session:
         section = stock_sections() if options.client == "stock" else no_sections()
         with section("setup"):
-            dist.init_process_group("gloo")
+            device = join()
             torch.manual_seed(1)
-            model = DistributedDataParallel(torch.nn.Linear(256, 256))
+            model = DistributedDataParallel(torch.nn.Linear(256, 256, device=device))
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
             start = session.attach({"model": model, "optimizer": optimizer}, options.root / "checkpoints", every=1)
-            batch = torch.ones(8, 256)
+            batch = torch.ones(8, 256, device=device)
         log = (options.root / f"steps-{dist.get_rank()}.txt").open("a", buffering=1)
         for step in session.steps(start, options.steps):
             with section("step"):
@@ -77,8 +77,26 @@ def train(options: argparse.Namespace) -> None:
                 model(batch).square().mean().backward()
                 optimizer.step()
                 optimizer.zero_grad()
+                finish(device)
             log.write(f"{time.time()} {step} {os.environ['TORCHELASTIC_RESTART_COUNT']}\n")
     dist.destroy_process_group()
+
+
+def join() -> torch.device:
+    """The ranks meet, each with a GPU of its own where there are any."""
+    if not torch.cuda.is_available():
+        dist.init_process_group("gloo")
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
+    return device
+
+
+def finish(device: torch.device) -> None:
+    """A step is done when the GPU has done it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 if __name__ == "__main__":
