@@ -1,6 +1,6 @@
 """A checkpoint of several GPUs is read by one, and holds the same values.
 
-Run by torchrun on several GPUs to save, then by ``python -m tests.device.ckpt_move`` alone to read, with one ``--root``.
+Run by torchrun on several GPUs to save, then by ``python -m tests.device.ckpt_move`` alone to read, with one root.
 Reading prints a line of JSON; an exit code other than 0 means that the values differ.
 """
 
