@@ -66,7 +66,7 @@ def plan(
     if has_launcher:
         yield from nested_launchers(owner, task, launcher.ranks_per_node)
         yield from slurm_request.one_task_a_node(owner, executor)
-    directory = Path(executor.tunnel.job_dir) / Path(executor.job_dir).name / NRP
+    directory = Path(executor.tunnel.job_dir) / Path(executor.job_dir).name / launcher.room
     yield AddSetupLines(owner, SETUP_LINES.format(path=shlex.quote(str(directory / POLICY_FILE))))
     yield SetField(owner, "retries", 0)
     yield PassIntoContainer(owner, ENV_ROUND)
@@ -102,11 +102,22 @@ def node_launcher(
         return present
     wanted = NodeLauncher(
         job_dir=executor.job_dir,
+        room=room(executor),
         nodes=executor.nodes,
         ranks_per_node=slurm_request.ranks_per_node(executor, trains),
         **{name: value for name, value in claims.items() if name in SHARED_WITH_NEMO_RUN},
     )
     return dataclasses.replace(take_over(present, wanted), kind=(kind or kind_of(present)).value)
+
+
+def room(executor: run.SlurmExecutor) -> str:
+    """Where the task has its settings and counters, below the job directory.
+
+    NeMo-Run (0.11) gives tasks of an experiment that have one name the same directory, and numbers their ids.
+    """
+    shared, own = Path(executor.job_dir).name, executor.job_name
+    is_another = re.fullmatch(rf"{re.escape(shared)}_\d+", own)
+    return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', own)}/{NRP}" if is_another else NRP
 
 
 def kind_of(launcher: Any) -> Kind:
