@@ -91,7 +91,7 @@ class SetEnv(Edit):
 
     def _current(self, target: Target) -> str | None:
         """The value that the job would see: a task's own variables win over the executor's."""
-        of_task: dict[str, str] = getattr(target.task, "env", {}) if isinstance(target.task, run.Script) else {}
+        of_task: dict[str, str] = (target.task.env or {}) if isinstance(target.task, run.Script) else {}
         value: str | None = of_task.get(self.name, target.executor.env_vars.get(self.name))
         return value
 
