@@ -64,7 +64,8 @@ def plan(
     for name, value in {**retries, **claims, **of_strict, "trains": trains}.items():
         yield Claim(owner, name, value)
     if has_launcher:
-        yield from nested_launchers(owner, task, launcher.ranks_per_node)
+        if place_in_group(task, executor) == trains:
+            yield from nested_launchers(owner, task, launcher.ranks_per_node)
         yield from slurm_request.one_task_a_node(owner, executor)
     directory = Path(executor.tunnel.job_dir) / Path(executor.job_dir).name / launcher.room
     yield AddSetupLines(owner, SETUP_LINES.format(path=shlex.quote(str(directory / POLICY_FILE))))
@@ -108,6 +109,12 @@ def node_launcher(
         **{name: value for name, value in claims.items() if name in SHARED_WITH_NEMO_RUN},
     )
     return dataclasses.replace(take_over(present, wanted), kind=(kind or kind_of(present)).value)
+
+
+def place_in_group(task: run.Script | run.Partial, executor: run.SlurmExecutor) -> int:
+    """The number of the task, from 0: NeMo-Run (0.11) hands those of a group to a plugin in their order."""
+    known = list(getattr(executor.launcher, "tasks", {}))
+    return known.index(str(id(task))) if str(id(task)) in known else len(known)
 
 
 def room(executor: run.SlurmExecutor) -> str:

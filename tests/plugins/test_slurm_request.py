@@ -216,6 +216,17 @@ def test_a_launcher_that_is_the_only_rank_is_told(tmp_path: Path, caplog: pytest
     assert "each of them would start torchrun. The ranks that it starts are not watched" in caplog.text
 
 
+def test_a_task_beside_the_training_may_start_what_it_likes(task: run.Script, tmp_path: Path) -> None:
+    sidecar = run.Script(inline="srun --overlap nvidia-smi")
+    for trains, tasks in enumerate(([task, sidecar], [sidecar, task])):
+        executor = run.SlurmExecutor.merge([make(tmp_path)], num_tasks=2)
+        for plugin in (FaultTolerancePlugin(trains=trains), PreemptionPlugin(trains=trains)):
+            for each in tasks:
+                plugin.setup(each, executor)
+        with pytest.raises(ConflictError, match="each of them would start srun"):
+            FaultTolerancePlugin(trains=1 - trains).plan(sidecar, executor)
+
+
 @pytest.mark.parametrize("text", ["echo torchrun is not used", "# torchrun train.py", "python train.py --by torchrun"])
 def test_the_word_alone_is_no_launcher(tmp_path: Path, text: str) -> None:
     FaultTolerancePlugin().setup(run.Script(inline=text), make(tmp_path))
