@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -205,17 +205,17 @@ def fired_path(directory: Path, fault: str) -> Path:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write so that a reader, or a crash, finds the old content or the new one and nothing else."""
+    """Write so that a reader whom the umask lets, or a crash, finds the old content or the new one, nothing else."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "w") as file:
+        with temporary.open("x") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     fsync_directory(path.parent)
 

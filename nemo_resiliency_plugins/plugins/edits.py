@@ -91,7 +91,7 @@ class SetEnv(Edit):
 
     def _current(self, target: Target) -> str | None:
         """The value that the job would see: a task's own variables win over the executor's."""
-        of_task: dict[str, str] = getattr(target.task, "env", {}) if isinstance(target.task, run.Script) else {}
+        of_task: dict[str, str] = (target.task.env or {}) if isinstance(target.task, run.Script) else {}
         value: str | None = of_task.get(self.name, target.executor.env_vars.get(self.name))
         return value
 
@@ -151,29 +151,6 @@ class AddSrunArguments(Edit):
 
     def __str__(self) -> str:
         return f"srun {shlex.join(self.arguments)}"
-
-
-@dataclasses.dataclass(frozen=True)
-class WaitForTheLast(Edit):
-    """Seconds that ``srun`` waits from the end of the first task for that of the last; of several the longest holds."""
-
-    seconds: int
-    """0: without limit."""
-    group_index: int
-
-    OPTION: ClassVar[str] = "--wait="
-
-    def apply(self, target: Target) -> None:
-        executor = target.executor
-        for holder in (executor, *executor.resource_group[self.group_index : self.group_index + 1]):
-            present = list(holder.srun_args or [])
-            given = [int(word.removeprefix(self.OPTION)) for word in present if word.startswith(self.OPTION)]
-            longest = 0 if 0 in (*given, self.seconds) else max([*given, self.seconds])
-            others = [word for word in present if not word.startswith(self.OPTION)]
-            holder.srun_args = [*others, f"{self.OPTION}{longest}"]
-
-    def __str__(self) -> str:
-        return f"srun {self.OPTION}{self.seconds}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,6 +225,17 @@ class Note(Edit):
 
     def __str__(self) -> str:
         return f"note: {self.text}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ToldOnce(Note):
+    """However many plugins find it."""
+
+    def apply(self, target: Target) -> None:
+        key = f"told:{self.text}"
+        if key not in target.owners:
+            target.owners[key] = "told"
+            super().apply(target)
 
 
 def apply(edits: Iterable[Edit], task: run.Partial | run.Script, executor: Executor) -> None:

@@ -22,6 +22,7 @@ from nemo_resiliency_plugins.errors import UnsupportedError
 from nemo_resiliency_plugins.plugins.edits import Edit, Note, RunThroughStub, SetEnv, WriteFile
 from nemo_resiliency_plugins.plugins.launcher import OwningLauncher, take_over
 from nemo_resiliency_plugins.plugins.launcher_edits import UseLauncher
+from nemo_resiliency_plugins.plugins.nested import nested_launchers
 from nemo_resiliency_plugins.plugins.telling import by_variables, without_effect
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def plan(plugin: FaultTolerancePlugin, task: run.Script | run.Partial, executor:
     owner = type(plugin).__name__
     if executor.nodes != 1:
         raise UnsupportedError("executor.nodes", executor.nodes, "LocalExecutor is one machine", "Set nodes=1.")
+    yield from nested_launchers(owner, task, executor.ntasks_per_node)
     nvrx.check_version(nvrx.installed_version())
     yield UseLauncher(owner, take_over(executor.launcher, OwningLauncher(max_restarts=plugin.num_in_job_restarts)))
     yield from variables(plugin, executor, owner)

@@ -24,10 +24,10 @@ KEEPS_BAD_EXIT = re.compile(r"(-K[= ]?0|--kill-on-bad-exit[= ]0)")
 def plan(plugin: FaultTolerancePlugin, task: run.Script | run.Partial, executor: run.SlurmExecutor) -> Iterator[Edit]:
     """The edits; see the module."""
     owner = type(plugin).__name__
-    refuse_what_cannot_work(plugin, executor)
     yield from on_slurm.plan(
         owner, task, executor, claims=claims(plugin), trains=plugin.trains, strict=plugin.strict, kind=Kind.FT
     )
+    refuse_what_cannot_work(plugin, executor)
     if plugin.spare_nodes:
         yield SetField(owner, "additional_parameters", {**(executor.additional_parameters or {}), "no_kill": True})
         yield AddSrunArguments(owner, SURVIVE_A_LOST_NODE, plugin.trains)

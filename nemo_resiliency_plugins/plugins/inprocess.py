@@ -15,9 +15,11 @@ from nemo_resiliency_plugins.contract import Kind
 from nemo_resiliency_plugins.errors import ConfigError, ConflictError, UnsupportedError
 from nemo_resiliency_plugins.plugins import on_slurm
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
-from nemo_resiliency_plugins.plugins.edits import AddSrunArguments, Edit, SetEnv, SetField, WaitForTheLast
+from nemo_resiliency_plugins.plugins.edits import AddSrunArguments, Edit, SetEnv, SetField
 from nemo_resiliency_plugins.plugins.launcher import named
 from nemo_resiliency_plugins.plugins.node_launcher import NodeLauncher
+from nemo_resiliency_plugins.plugins.slurm_request import ranks_per_node
+from nemo_resiliency_plugins.plugins.srun_edits import WaitForTheLast
 from nemo_resiliency_plugins.slurm.inprocess import VARIABLES
 
 NAME = "InProcessRestartPlugin"
@@ -88,11 +90,11 @@ class InProcessRestartPlugin(ResiliencyPlugin):
 
     def _on_slurm(self, task: run.Partial | run.Script, executor: run.SlurmExecutor) -> Iterator[Edit]:
         refuse_another_launcher(executor)
-        self._refuse_active_ranks(on_slurm.ranks_per_node(executor, self.trains), executor.nodes)
         claims = {f"config.{InProcessRestartConfig.PLUGIN}": {"enabled": self.enabled, **self._told()}}
         yield from on_slurm.plan(
             NAME, task, executor, claims=claims, trains=self.trains, strict=self.strict, kind=Kind.RANK
         )
+        self._refuse_active_ranks(ranks_per_node(executor, self.trains), executor.nodes)
         for name, value in VARIABLES.items():
             yield SetEnv(NAME, name, value, firm=True)
         yield SetField(NAME, "additional_parameters", {**(executor.additional_parameters or {}), "no_kill": True})

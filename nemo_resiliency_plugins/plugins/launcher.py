@@ -9,6 +9,18 @@ from nemo_run.core.execution.launcher import LAUNCHER_MAP, FaultTolerance, Launc
 
 from nemo_resiliency_plugins.errors import ConflictError
 
+ELSEWHERE = {
+    "workload_check_interval": "Give workload_check_interval to FaultTolerancePlugin",
+    "log_level": "Set NRP_LOG_LEVEL in executor.env_vars",
+    "rank_termination_signal": "Leave it unset: a rank that hangs is killed",
+    "rdzv_backend": "Leave it unset: the nodes meet by c10d",
+}
+"""Where what is set on a launcher of NeMo-Run's has its place."""
+CHOSEN_ANEW = {
+    "rdzv_port": "each attempt takes a port that is free",
+    "rdzv_id": "it is the name of the attempt",
+}
+SET_BY_NEMO_RUN = ("cfg_path", "finished_flag_file", "job_results_file")
 REMEDY = "Leave the executor's launcher unset, or set it to 'torchrun' or 'ft'."
 
 
@@ -68,7 +80,10 @@ def _chosen(present: Launcher, wanted: Launcher) -> dict[str, Any]:
     chosen = {}
     for field in dataclasses.fields(present):
         value, default = getattr(present, field.name), _default(field)
-        if value == default or field.name in ("owners", "tasks") or not hasattr(wanted, field.name):
+        if value == default or field.name in ("owners", "tasks"):
+            continue
+        if not hasattr(wanted, field.name):
+            _refuse_lost(field.name, value)
             continue
         want = getattr(wanted, field.name, default)
         if want not in (default, value):
@@ -76,6 +91,27 @@ def _chosen(present: Launcher, wanted: Launcher) -> dict[str, Any]:
             raise ConflictError(f"launcher.{field.name}", value, rule, "Set it in one place only")
         chosen[field.name] = value
     return chosen
+
+
+def _refuse_lost(name: str, value: Any) -> None:
+    """Raises ConflictError for a setting of NeMo-Run's launcher that would be lost."""
+    if name not in (*CHOSEN_ANEW, *SET_BY_NEMO_RUN):
+        rule = "the launcher that replaces it has no such setting"
+        raise ConflictError(f"launcher.{name}", value, rule, ELSEWHERE.get(name, "Leave it unset"))
+
+
+def without_meaning(present: Launcher | None) -> list[str]:
+    """What is set on a launcher of NeMo-Run's and decided otherwise on Slurm, in words."""
+    found = {field.name: (getattr(present, field.name), _default(field)) for field in _fields(present)}
+    return [
+        f"launcher.{name}={value} has no effect: {CHOSEN_ANEW[name]}"
+        for name, (value, default) in found.items()
+        if name in CHOSEN_ANEW and value != default
+    ]
+
+
+def _fields(present: Launcher | None) -> tuple[dataclasses.Field[Any], ...]:
+    return () if present is None else dataclasses.fields(present)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -6,6 +6,7 @@ import dataclasses
 import importlib.metadata
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,21 @@ RUN_DIR = "/nemo_run"
 """NeMo-Run mounts the job directory there, and without a container replaces it by the real one."""
 NRP = "nrp"
 POLICY_FILE = "retry_policy.sh"
+BY_NAME = "by name"
+"""The key of tasks whose command holds the name that NeMo-Run has given them."""
 START_SKEW_S, CHECK_INTERVAL_S = 600.0, 1.0
 
 
 @dataclasses.dataclass(kw_only=True)
 class NodeLauncher(SlurmTemplate):
-    """``transform`` writes what the job needs into ``<job_dir>/nrp`` and returns the node script.
+    """``transform`` writes what the job needs into ``room``, below ``job_dir``, and returns the node script.
 
     What plugins have set is owned: ``owners`` has the plugin by field, or by entry of a mapping. ``max_restarts`` and
     the heartbeat timeouts are there under the names that ``run.FaultTolerance`` has.
     """
 
     job_dir: str = ""
+    room: str = NRP
     kind: str = Kind.RANK.value
     nodes: int = 1
     ranks_per_node: int = 1
@@ -80,9 +84,10 @@ class NodeLauncher(SlurmTemplate):
 
     def transform(self, cmd: list[str]) -> run.Script | None:
         """The node script for ``cmd``, or None for a task of a group that does not train."""
+        cmd = [str(word) for word in cmd]
         if not self._is_training(cmd):
             return None
-        directory = Path(self.job_dir) / NRP
+        directory = Path(self.job_dir) / self.room
         directory.mkdir(parents=True, exist_ok=True)
         (directory / CONFIG_FILE).write_text(
             json.dumps({NODE_SECTION: self.node_settings(), **self.config}, indent=1) + "\n"
@@ -92,7 +97,8 @@ class NodeLauncher(SlurmTemplate):
         write_runtime_zip(directory / RUNTIME_FILE)
         version = importlib.metadata.version("nemo-resiliency-plugins")
         command = self._with_inline_script_kept(cmd, directory)
-        return run.Script(inline=render("node.sh.j2", version=version, variables=self.variables, command=command))
+        values = {"version": version, "room": self.room, "variables": self.variables, "command": command}
+        return run.Script(inline=render("node.sh.j2", **values))
 
     def policy_values(self) -> dict[str, Any]:
         """The parameters of the retry policy."""
@@ -125,29 +131,31 @@ class NodeLauncher(SlurmTemplate):
         if keys and self.trains >= len(keys):
             rule = f"the group has {len(keys)} tasks"
             raise ConfigError(f"{self.owners['launcher.trains']}.trains", self.trains, rule, "Count them from 0.")
+        if len(keys) > 1 and keys[self.trains] != BY_NAME and keys.count(keys[self.trains]) > 1:
+            rule = "several tasks of the group run this, so that nobody can tell which of them trains"
+            raise ConfigError("tasks", shlex.join(cmd), rule, "Let them differ, in an argument for example.")
         return len(keys) < 2 or _matches(keys[self.trains], self.trains, cmd)
 
-    @staticmethod
-    def _with_inline_script_kept(cmd: list[str], directory: Path) -> list[str]:
+    def _with_inline_script_kept(self, cmd: list[str], directory: Path) -> list[str]:
         """NeMo-Run 0.11 stores the node script under the name of an inline task, so that one needs another name."""
         stored = Path(cmd[-1])
         if stored.parent != Path(RUN_DIR) / "scripts":
             return cmd
         kept = directory / f"task-{stored.name}"
-        kept.write_text((directory.parent / "scripts" / stored.name).read_text())
-        return [*cmd[:-1], f"{RUN_DIR}/{NRP}/{kept.name}"]
+        kept.write_text((Path(self.job_dir) / "scripts" / stored.name).read_text())
+        return [*cmd[:-1], f"{RUN_DIR}/{self.room}/{kept.name}"]
 
 
 def task_key(task: run.Script | run.Partial) -> str:
     """What tells a task of a group from the others in the command that ``transform`` sees."""
     if isinstance(task, run.Script) and task.path:
-        return json.dumps([task.entrypoint, *task.to_command()])
-    return "by name"
+        return json.dumps([task.entrypoint, *map(str, task.to_command())])
+    return BY_NAME
 
 
 def _matches(key: str, index: int, cmd: list[str]) -> bool:
     """NeMo-Run names the tasks of a group ``<group>-<index>``, which inline scripts and Partials carry along."""
-    if key != "by name":
+    if key != BY_NAME:
         return bool(json.loads(key) == cmd)
     name = Path(cmd[-1]).stem if Path(cmd[-1]).parent.name == "scripts" else cmd[cmd.index("-n") + 1]
     return re.search(rf"-{index}$", name) is not None

@@ -13,10 +13,11 @@ import nemo_run as run
 
 from nemo_resiliency_plugins.contract import ENV_ROUND, ENV_STRICT, Kind
 from nemo_resiliency_plugins.errors import ConfigError, UnsupportedError
-from nemo_resiliency_plugins.plugins import shipping
-from nemo_resiliency_plugins.plugins.edits import AddSetupLines, Edit, SetField
-from nemo_resiliency_plugins.plugins.launcher import named, refuse_nsys, take_over
+from nemo_resiliency_plugins.plugins import shipping, slurm_request
+from nemo_resiliency_plugins.plugins.edits import AddSetupLines, Edit, Note, SetField, ToldOnce
+from nemo_resiliency_plugins.plugins.launcher import named, refuse_nsys, take_over, without_meaning
 from nemo_resiliency_plugins.plugins.launcher_edits import Claim, PassIntoContainer, RegisterTask, UseNodeLauncher
+from nemo_resiliency_plugins.plugins.nested import nested_launchers
 from nemo_resiliency_plugins.plugins.node_launcher import NRP, POLICY_FILE, RUN_DIR, NodeLauncher
 
 SHARED_WITH_NEMO_RUN = ("max_restarts", "initial_rank_heartbeat_timeout", "rank_heartbeat_timeout")
@@ -46,20 +47,27 @@ def plan(
     Raises:
         UnsupportedError, ConfigError, ConflictError: before anything is changed.
     """
+    slurm_request.check(executor)
     refuse_what_cannot_work(owner, executor, trains)
     missing = list(shipping.check(owner, task, executor, strict))
     launcher = node_launcher(executor, kind, trains, claims)
+    has_launcher = (kind or Kind(launcher.kind)) is not Kind.RANK
+    slurm_request.refuse_contradictions(executor, trains, one_task=has_launcher)
     yield UseNodeLauncher(owner, launcher)
     yield from missing
+    yield from (Note(owner, text, warn=True) for text in without_meaning(named(executor.launcher)))
+    yield from log_is_kept(owner, executor)
     if kind is not None:
         yield Claim(owner, "kind", kind.value, takes_over=True)
     retries = {"policy.max_failures": executor.retries} if executor.retries else {}
     of_strict = {f"variables.{ENV_STRICT}": "true"} if strict else {}
     for name, value in {**retries, **claims, **of_strict, "trains": trains}.items():
         yield Claim(owner, name, value)
-    if (kind or Kind(launcher.kind)) is not Kind.RANK:
-        yield SetField(owner, "ntasks_per_node", 1)
-    directory = Path(executor.tunnel.job_dir) / Path(executor.job_dir).name / NRP
+    if has_launcher:
+        if place_in_group(task, executor) == trains:
+            yield from nested_launchers(owner, task, launcher.ranks_per_node)
+        yield from slurm_request.one_task_a_node(owner, executor)
+    directory = Path(executor.tunnel.job_dir) / Path(executor.job_dir).name / launcher.room
     yield AddSetupLines(owner, SETUP_LINES.format(path=shlex.quote(str(directory / POLICY_FILE))))
     yield SetField(owner, "retries", 0)
     yield PassIntoContainer(owner, ENV_ROUND)
@@ -95,11 +103,28 @@ def node_launcher(
         return present
     wanted = NodeLauncher(
         job_dir=executor.job_dir,
+        room=room(executor),
         nodes=executor.nodes,
-        ranks_per_node=ranks_per_node(executor, trains),
+        ranks_per_node=slurm_request.ranks_per_node(executor, trains),
         **{name: value for name, value in claims.items() if name in SHARED_WITH_NEMO_RUN},
     )
     return dataclasses.replace(take_over(present, wanted), kind=(kind or kind_of(present)).value)
+
+
+def place_in_group(task: run.Script | run.Partial, executor: run.SlurmExecutor) -> int:
+    """The number of the task, from 0: NeMo-Run (0.11) hands those of a group to a plugin in their order."""
+    known = list(getattr(executor.launcher, "tasks", {}))
+    return known.index(str(id(task))) if str(id(task)) in known else len(known)
+
+
+def room(executor: run.SlurmExecutor) -> str:
+    """Where the task has its settings and counters, below the job directory.
+
+    NeMo-Run (0.11) gives tasks of an experiment that have one name the same directory, and numbers their ids.
+    """
+    shared, own = Path(executor.job_dir).name, executor.job_name
+    is_another = re.fullmatch(rf"{re.escape(shared)}_\d+", own)
+    return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', own)}/{NRP}" if is_another else NRP
 
 
 def kind_of(launcher: Any) -> Kind:
@@ -109,9 +134,10 @@ def kind_of(launcher: Any) -> Kind:
     return Kind.TORCHRUN if isinstance(launcher, run.Torchrun) else Kind.RANK
 
 
-def ranks_per_node(executor: run.SlurmExecutor, trains: int) -> int:
-    """What the user asked for as tasks; in a group of several executors, that of the task that trains."""
-    if executor.resource_group:
-        request = executor.resource_group[trains]
-        return int(request.gpus_per_node or request.ntasks_per_node)
-    return int(executor.nproc_per_node())
+def log_is_kept(owner: str, executor: run.SlurmExecutor) -> Iterator[Note]:
+    """A note, aloud, where Slurm empties the log at each requeue."""
+    given = {key.replace("-", "_"): value for key, value in (executor.additional_parameters or {}).items()}
+    mode = given.get("open_mode", executor.open_mode)
+    if mode != "append":
+        text = f"open_mode={mode} empties the log at each requeue: what ended an attempt is lost. Leave it at append"
+        yield ToldOnce(owner, text, warn=True)

@@ -26,7 +26,7 @@ from nemo_resiliency_plugins.config.rules import (
 from nemo_resiliency_plugins.errors import ConfigError, ConflictError, UnsupportedError
 from nemo_resiliency_plugins.plugins import on_slurm
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
-from nemo_resiliency_plugins.plugins.edits import Edit, Note, SetField, WaitForTheLast, script_arguments
+from nemo_resiliency_plugins.plugins.edits import Edit, Note, SetField, script_arguments
 from nemo_resiliency_plugins.plugins.inprocess_arguments import refuse_megatrons_own
 from nemo_resiliency_plugins.plugins.script_args import (
     MEGATRON_BRIDGE,
@@ -34,6 +34,7 @@ from nemo_resiliency_plugins.plugins.script_args import (
     require_module_level,
     script_edits,
 )
+from nemo_resiliency_plugins.plugins.srun_edits import WaitForTheLast
 from nemo_resiliency_plugins.plugins.telling import by_variables, without_effect, without_the_other
 from nemo_resiliency_plugins.slurm.durations import seconds
 
@@ -123,8 +124,8 @@ class PreemptionPlugin(ResiliencyPlugin):
         raise UnsupportedError("executor", type(executor).__name__, rule, remedy)
 
     def _on_slurm(self, task: run.Partial | run.Script, executor: run.SlurmExecutor) -> Iterator[Edit]:
-        self._refuse_what_cannot_work(executor)
         yield from on_slurm.plan(NAME, task, executor, claims=self._claims(), trains=self.trains, strict=self.strict)
+        self._refuse_what_cannot_work(executor)
         yield SetField(NAME, "signal", self.directive)
         if self.grace_s > NEMO_RUN_WAIT_S:
             yield WaitForTheLast(NAME, round(self.grace_s), self.trains)
@@ -143,8 +144,10 @@ class PreemptionPlugin(ResiliencyPlugin):
     def _refuse_what_cannot_work(self, executor: run.SlurmExecutor) -> None:
         # NeMo-Run 0.11 lets these win over the executor's fields.
         wins = executor.additional_parameters or {}
-        for field, given in (("signal", executor.signal), ("additional_parameters['signal']", wins.get("signal"))):
-            if given is not None and _normal(given) != _normal(self.directive):
+        asked = {"signal": executor.signal} if executor.signal is not None else {}
+        asked |= {"additional_parameters['signal']": wins["signal"]} if "signal" in wins else {}
+        for field, given in asked.items():
+            if _normal(str(given)) != _normal(self.directive):
                 rule = f"{NAME} wants {self.directive!r}"
                 remedy = f"Give the plugin the same signal, preempt_time and scope, or leave executor.{field} unset"
                 raise ConflictError(f"executor.{field}", given, rule, remedy)

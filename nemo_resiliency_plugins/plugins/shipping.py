@@ -5,7 +5,6 @@ What is certain to be missing is refused. What the image, or the cluster, may ho
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import posixpath
 import sys
@@ -20,7 +19,7 @@ from fiddle import daglish
 from nemo_resiliency_plugins.errors import UnsupportedError
 from nemo_resiliency_plugins.plugins import archive
 from nemo_resiliency_plugins.plugins.bundle import PACKAGE
-from nemo_resiliency_plugins.plugins.edits import Note, Target
+from nemo_resiliency_plugins.plugins.edits import Note, ToldOnce
 
 CODE = "/nemo_run/code"
 """NeMo-Run unpacks the archive there, and starts the task there."""
@@ -28,20 +27,7 @@ COMMIT = "Commit it, or use a packager that ships the working tree, such as run.
 MOVE = "Move it to a module of your project."
 
 
-@dataclasses.dataclass(frozen=True)
-class Missing(Note):
-    """Is told once, however many plugins find it."""
-
-    warn: bool = True
-
-    def apply(self, target: Target) -> None:
-        key = f"shipping:{self.text}"
-        if key not in target.owners:
-            target.owners[key] = "told"
-            super().apply(target)
-
-
-def check(owner: str, task: run.Script | run.Partial, executor: run.SlurmExecutor, strict: bool) -> Iterator[Missing]:
+def check(owner: str, task: run.Script | run.Partial, executor: run.SlurmExecutor, strict: bool) -> Iterator[Note]:
     """Notes on code that may be missing in the job.
 
     Raises:
@@ -51,11 +37,11 @@ def check(owner: str, task: run.Script | run.Partial, executor: run.SlurmExecuto
     for text in (*found, *of_ours(executor)):
         if strict:
             raise UnsupportedError("task", named(task), text, "Leave strict off if the job has it all the same.")
-        yield Missing(owner, text)
+        yield ToldOnce(owner, text, warn=True)
     for text in uncommitted(executor):
-        yield Missing(owner, text)
+        yield ToldOnce(owner, text, warn=True)
     for module in _installed(task):
-        yield Missing(owner, f"the job has to have {module} installed, as this machine has", warn=False)
+        yield ToldOnce(owner, f"the job has to have {module} installed, as this machine has")
 
 
 def named(task: run.Script | run.Partial) -> str:

@@ -18,6 +18,7 @@ from nemo_resiliency_plugins.contract import (
     write_atomically,
 )
 from nemo_resiliency_plugins.runtime.identity import Identity
+from nemo_resiliency_plugins.runtime.leaving_word import told_if_not_left
 
 CODES = {
     Reason.PREEMPTED_UNSAVED: ExitCode.FAILED,
@@ -40,7 +41,8 @@ class BatchNotes:
         # Of another run in the same directory. Under a node script the verdict can only be that of a rank which
         # was told to leave while this one was still on its way here.
         if self._directory is not None and attempt.cycle == 0 and ENV_NOTICE not in os.environ:
-            verdict_path(self._directory, attempt).unlink(missing_ok=True)
+            with told_if_not_left("the verdict of another run"):
+                verdict_path(self._directory, attempt).unlink(missing_ok=True)
         self._leave(started_path, "")
 
     def checkpointed(self, step: int) -> None:
@@ -53,8 +55,11 @@ class BatchNotes:
             code = CODES.get(reason, ExitCode.OK)
             rank, node = of or (self._identity.rank, self._identity.node)
             verdict = Verdict(reason, code, step, rank, node)
-            verdict.write(self._directory, self._identity.attempt)
+            with told_if_not_left(f"the verdict {reason.value}"):
+                verdict.write(self._directory, self._identity.attempt)
 
     def _leave(self, path: Callable[[Path, Attempt], Path], text: str) -> None:
         if self._directory is not None:
-            write_atomically(path(self._directory, self._identity.attempt), text)
+            file = path(self._directory, self._identity.attempt)
+            with told_if_not_left(file.name):
+                write_atomically(file, text)

@@ -31,6 +31,7 @@ from nemo_resiliency_plugins.runtime import watch, zero_code
 from nemo_resiliency_plugins.runtime.effective import resolve
 from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure, message_of
 from nemo_resiliency_plugins.runtime.identity import Identity
+from nemo_resiliency_plugins.runtime.leaving_word import told_if_not_left
 from nemo_resiliency_plugins.runtime.log import line, logger
 from nemo_resiliency_plugins.runtime.preemption import early
 
@@ -167,10 +168,11 @@ def _record(error: BaseException, identity: Identity, events: EventLog) -> None:
     what = f"{type(error).__name__}: {message_of(error)}"[:500]
     failure = {"code": exit_code(error), "rank": identity.rank, "node": identity.node, "error": what}
     meeting = os.environ.get("MASTER_PORT", "0")
-    write_if_first(failure_path(identity.directory, identity.attempt, meeting), json.dumps(failure) + "\n")
-    if isinstance(error, (ModuleNotFoundError, MissingScript)):
-        # What is not there will not be there at the next attempt either.
-        write_if_first(unstartable_path(identity.directory, identity.attempt), f"{what}\n")
+    with told_if_not_left("what ended this rank"):
+        write_if_first(failure_path(identity.directory, identity.attempt, meeting), json.dumps(failure) + "\n")
+        if isinstance(error, (ModuleNotFoundError, MissingScript)):
+            # What is not there will not be there at the next attempt either.
+            write_if_first(unstartable_path(identity.directory, identity.attempt), f"{what}\n")
 
 
 def _leave_in_bounded_time() -> None:

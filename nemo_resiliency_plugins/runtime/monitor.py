@@ -12,6 +12,7 @@ from nemo_resiliency_plugins.compat.nvrx import MONITOR_SOCKET, MonitorClient, M
 from nemo_resiliency_plugins.contract import OUT_OF_SECTION, STEP, write_atomically
 from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.identity import Identity
+from nemo_resiliency_plugins.runtime.leaving_word import told_if_not_left
 from nemo_resiliency_plugins.runtime.log import line, logger
 from nemo_resiliency_plugins.runtime.record import Doing, RankRecord
 
@@ -149,7 +150,8 @@ class ConfiguredNote:
                 return kept
         except (OSError, ValueError):
             pass
-        write_atomically(self._path, json.dumps(answer))
+        with told_if_not_left("the limits for the next start of this rank"):
+            write_atomically(self._path, json.dumps(answer))
         return answer
 
     def remove(self) -> None:

@@ -43,6 +43,7 @@ from nemo_resiliency_plugins.errors import ResiliencyError
 from nemo_resiliency_plugins.runtime import origin, rendezvous
 from nemo_resiliency_plugins.runtime.effective import resolve
 from nemo_resiliency_plugins.runtime.inprocess import on_node
+from nemo_resiliency_plugins.runtime.leaving_word import told_if_not_left
 from nemo_resiliency_plugins.runtime.log import level_wanted, logger
 from nemo_resiliency_plugins.runtime.start_command import LauncherMissing, find_launcher, of_launcher, of_rank
 
@@ -121,11 +122,13 @@ def main(command: list[str]) -> int:
         code = run(started, node, own, shield, received, preemption.grace_period_s or GRACE_S, linger_s)
         # With spare nodes, or ranks, srun ends nothing when one fails.
         if code != 0 and not node.is_noticed and least_nodes(settings) == node.count and not lives:
-            write_if_first(broken_path(node.directory, node.attempt), f"{node.number}: {code}\n")
+            with told_if_not_left("the failure of this node"):
+                write_if_first(broken_path(node.directory, node.attempt), f"{node.number}: {code}\n")
         return code
     except ResiliencyError as error:
         if isinstance(error, LauncherMissing):
-            write_atomically(unstartable_path(node.directory, node.attempt), f"{error}\n")
+            with told_if_not_left("what is missing on this node"):
+                write_atomically(unstartable_path(node.directory, node.attempt), f"{error}\n")
         logger().error("[node %s] %s", node.number, error)
         return error.exit_code
 
@@ -149,7 +152,8 @@ def take_notice(node: Node, names: Iterable[str]) -> set[int]:
         received.add(number)
         if name in names:
             logger().info("[node %s] %s: the end of this attempt is announced", node.number, name)
-            write_if_first(notice_path(node.directory, node.attempt), f"{name}\n")
+            with told_if_not_left("the notice"):
+                write_if_first(notice_path(node.directory, node.attempt), f"{name}\n")
 
     for number in FORWARDED_BY_SLURM:
         signal.signal(number, note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -68,8 +69,9 @@ class RankRecord:
     def close(self) -> None:
         """The rank leaves on purpose: nothing of it is to be taken for a hang."""
         if self._handle is not None:
-            os.ftruncate(self._handle, 0)
-            os.close(self._handle)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._handle, 0)
+                os.close(self._handle)
             self._handle = None
 
 
@@ -84,7 +86,9 @@ def _open(path: Path) -> int | None:
 
 def _write_slot(handle: int | None, slot: int, content: dict[str, object]) -> None:
     if handle is not None:
-        os.pwrite(handle, json.dumps(content).encode().ljust(SLOT - 1) + b"\n", slot * SLOT)
+        # On a full disk the record stays as it was; that is no reason to end a training.
+        with contextlib.suppress(OSError):
+            os.pwrite(handle, json.dumps(content).encode().ljust(SLOT - 1) + b"\n", slot * SLOT)
 
 
 def note_end(path: Path, pid: int) -> None:

@@ -80,9 +80,10 @@ def of_rank(command: list[str]) -> list[str]:
 
 
 def _script(command: list[str]) -> list[str]:
-    """What the launch stub runs. An entrypoint such as ``python -u`` is several words."""
+    """What the launch stub runs. An entrypoint such as ``python -X faulthandler`` is several words."""
     words = [*shlex.split(command[0]), *command[1:]]
-    return words[1:] if words[0] in ("python", "python3") and words[1:2] != ["-u"] else ["--exec", *words]
+    has_options = words[1:2] != ["-m"] and "".join(words[1:2]).startswith("-")
+    return words[1:] if words[0] in ("python", "python3") and not has_options else ["--exec", *words]
 
 
 def _python_of(script: Path) -> list[str]:

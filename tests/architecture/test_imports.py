@@ -45,6 +45,7 @@ TORCH_AT_IMPORT = {
     "nemo_resiliency_plugins/runtime/checkpoint/dcp.py",
     "nemo_resiliency_plugins/runtime/checkpoint/exchange.py",
     "nemo_resiliency_plugins/runtime/checkpoint/gpu_staging.py",
+    "nemo_resiliency_plugins/runtime/checkpoint/loadable.py",
     "nemo_resiliency_plugins/runtime/checkpoint/local.py",
     "nemo_resiliency_plugins/runtime/checkpoint/safe_load.py",
     "nemo_resiliency_plugins/runtime/checkpoint/staging.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import subprocess
 import sys
 import zipfile
@@ -12,7 +13,13 @@ from typing import Any
 import nemo_run as run
 import pytest
 
-from nemo_resiliency_plugins import ConfigError, ConflictError, FaultTolerancePlugin, UnsupportedError
+from nemo_resiliency_plugins import (
+    ConfigError,
+    ConflictError,
+    FaultTolerancePlugin,
+    PreemptionPlugin,
+    UnsupportedError,
+)
 from nemo_resiliency_plugins.plugins.node_launcher import NodeLauncher
 from tests.plugins.slurm import make, policy, told, transformed
 
@@ -154,3 +161,42 @@ def test_a_laptop_without_torch_and_nvrx_can_submit(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "nemo_resiliency_plugins: the retry policy" in done.stdout
+
+
+def test_tasks_of_one_name_have_settings_and_counters_of_their_own(tmp_path: Path) -> None:
+    ids, rooms = {"job": 1, "job_1": 2}, []
+    for name, restarts in ids.items():
+        executor, task = make(tmp_path), run.Script(inline=f"echo {name}")
+        executor.job_name = name
+        for plugin in (FaultTolerancePlugin(num_in_job_restarts=restarts), PreemptionPlugin()):
+            plugin.setup(task, executor)
+        rooms.append(executor.launcher.room)
+        scripts = tmp_path / "job" / "scripts"
+        scripts.mkdir(parents=True, exist_ok=True)
+        (scripts / f"{name}.sh").write_text(f"echo {name}")
+        node_script = executor.launcher.transform(["bash", f"/nemo_run/scripts/{name}.sh"]).inline
+        assert f'NRP_CONFIG="/nemo_run/{rooms[-1]}/config.json"' in node_script
+        assert f"/nemo_run/{rooms[-1]}/task-{name}.sh" in node_script
+        assert f". /cluster/experiment/job/{rooms[-1]}/retry_policy.sh ||" in executor.setup_lines
+    assert rooms == ["nrp", "job_1/nrp"]
+    for room, restarts in zip(rooms, ids.values(), strict=True):
+        config = json.loads((tmp_path / "job" / room / "config.json").read_text())
+        assert f"--max-restarts={restarts}" in config["node"]["options"]
+
+
+def test_arguments_that_are_no_strings_are_passed_on(tmp_path: Path) -> None:
+    executor, task = make(tmp_path), run.Script("train.py", entrypoint="python", args=["--steps", 3])
+    executor.run_as_group = True
+    for each in (task, run.Script(inline="sleep 9")):
+        FaultTolerancePlugin().setup(each, executor)
+    executor.create_job_dir()
+    assert executor.launcher.transform(["bash", "/nemo_run/scripts/job-1.sh"]) is None
+    assert executor.launcher.transform(["python", "train.py", "--steps", 3]).inline.endswith("train.py --steps 3\n")
+
+
+def test_tasks_that_nobody_can_tell_apart_are_refused(task: run.Script, executor: run.SlurmExecutor) -> None:
+    executor.run_as_group = True
+    for each in (task, copy.deepcopy(task)):
+        FaultTolerancePlugin().setup(each, executor)
+    with pytest.raises(ConfigError, match=r"train.py --steps 3.*nobody can tell which of them trains"):
+        executor.launcher.transform(["python", "train.py", "--steps", "3"])

@@ -14,7 +14,7 @@ from nemo_resiliency_plugins import FaultTolerancePlugin
 from tests.harness import SCRIPTS
 from tests.plugins.test_local_executor import ODD
 from tests.scripts.show import show
-from tests.slurm.submitting import Submitted, submit
+from tests.slurm.submitting import Submitted, as_on_a_terminal, slurm_executor, submit
 from tests.slurm.testbed import Cluster
 
 
@@ -100,3 +100,23 @@ def test_in_a_group_of_several_executors_another_task_may_train(cluster: Cluster
     job = submit(cluster, tmp_path, [sidecar, trainer], [plugin], env=env, executors=2, **options)
     assert "TORCHELASTIC_RUN_ID" in shown(job, path)["env"]
     assert "TORCHELASTIC_RUN_ID" not in (tmp_path / "sidecar.txt").read_text()
+
+
+@pytest.mark.slow
+def test_tasks_of_one_name_keep_to_themselves(cluster: Cluster, tmp_path: Path) -> None:
+    """NeMo-Run gives them one directory; python's own options are no script."""
+    quiet = {"enable_goodbye_message": False, "skip_status_at_exit": True}
+    with as_on_a_terminal(cluster), run.Experiment("job", base_dir=str(tmp_path / "nemorun"), **quiet) as experiment:
+        for number in (1, 2):
+            env = {"SHOWN": str(tmp_path / f"shown-{number}.json")}
+            task = run.Script(str(SCRIPTS / "show.py"), entrypoint="python -X faulthandler", args=[str(number)])
+            plugin = FaultTolerancePlugin(num_in_job_restarts=number)
+            experiment.add(task, executor=slurm_executor(tmp_path, env=env), plugins=[plugin], name="task")
+        experiment.run(detach=True)
+    for job in experiment.jobs:
+        assert cluster.wait_for_end(job.handle.rpartition("/")[2], 60)[-1]["State"] == "COMPLETED"
+    for number, nrp in ((1, "nrp"), (2, "task_1/nrp")):
+        assert json.loads((tmp_path / f"shown-{number}.json").read_text())["arguments"] == [str(number)]
+        directory = Path(experiment.jobs[0].executor.job_dir) / nrp
+        assert f"--max-restarts={number}" in (directory / "config.json").read_text()
+        assert json.loads((directory / "policy.json").read_text())["state"] == "ended"

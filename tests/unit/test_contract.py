@@ -118,3 +118,13 @@ def test_events_are_read_file_by_file_without_a_line_that_a_crash_cut(tmp_path: 
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({"rank": rank}) + '\n{"rank": ')
     assert list(contract.read_events(tmp_path)) == [{"rank": 0}, {"rank": 1}]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o007, 0o660)])
+def test_what_is_written_may_be_read_by_whom_the_umask_lets(tmp_path: Path, umask: int, mode: int) -> None:
+    former = os.umask(umask)
+    try:
+        contract.write_atomically(tmp_path / "file", "text")
+    finally:
+        os.umask(former)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == mode

@@ -20,6 +20,8 @@ from nemo_resiliency_plugins.slurm.durations import seconds
         ("1-00:01", 86460),
         ("1-02:03:04", 93784),
         ("UNLIMITED", math.inf),
+        ("0", math.inf),
+        ("00:00:00", math.inf),
         ("soon", None),
         ("", None),
     ],

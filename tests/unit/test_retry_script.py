@@ -226,3 +226,31 @@ def test_the_users_own_trap_runs_too(tmp_path: Path, command: str) -> None:
 def test_without_retries_the_job_is_not_requeued_by_slurm_either(batch: Batch) -> None:
     assert batch.run("exit 5", max_failures=0, requeue=False) == 5
     assert batch.calls == ["update JobId=7 Requeue=0"]
+
+
+FULL = 'mv() { [ ! -e "$STAND/full" ] && command mv "$@"; }'
+"""A disk on which nothing can be written from some moment on."""
+
+
+@pytest.mark.parametrize("states", ["allocated", "down"])
+def test_a_job_that_cannot_count_its_failures_does_not_come_back(tmp_path: Path, states: str) -> None:
+    batch = Batch(tmp_path, before=FULL)
+    batch.nodes(states)
+    assert batch.run('touch "$STAND/full"; exit 5') == 5
+    assert (batch.rounds, batch.calls) == (1, [])
+    assert "policy.json cannot be written to count it" in batch.output
+
+
+def test_nor_does_one_whose_batch_host_is_lost_again_and_again(tmp_path: Path) -> None:
+    batch = Batch(tmp_path, before=FULL)
+    batch.run('touch "$STAND/full"; kill -9 $PPID')
+    assert batch.run("exit 5", 1) == 1
+    assert batch.rounds == 1
+    assert "policy.json cannot be written, so that failures cannot be counted: stop" in batch.errors
+
+
+def test_a_preempted_job_comes_back_from_a_full_disk(tmp_path: Path) -> None:
+    batch = Batch(tmp_path, before=FULL)
+    progress = 'echo 5 > "$NRP/progress-7"; touch "$STAND/full"'
+    assert batch.run(f"{saying(Reason.PREEMPTED)}; {progress}; exit 0") == 0
+    assert batch.calls == ["requeue 7"]

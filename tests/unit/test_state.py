@@ -100,12 +100,43 @@ def test_a_state_that_could_not_be_read_again_is_refused(tmp_path: Path, value: 
         checkpointer(tmp_path, loader=Saying({"position": value}))
 
 
-def test_a_state_that_becomes_unreadable_later_is_refused_before_it_is_written(tmp_path: Path) -> None:
-    loader = Saying({})
-    saving = checkpointer(tmp_path, loader=loader)
-    loader.state = {"position": numpy.int64(3)}
-    with pytest.raises(ConfigError, match="plain types"):
-        saving.save(1, None)
+class Extra(nn.Linear):
+    """A module that keeps more than tensors."""
+
+    extra: Any = None
+
+    def get_extra_state(self) -> Any:
+        return self.extra
+
+    def set_extra_state(self, state: Any) -> None:
+        self.extra = state
+
+
+@pytest.mark.parametrize("good_saves", [0, 2])
+@pytest.mark.parametrize("name", ["loader", "model", "optimizer"])
+def test_a_state_that_becomes_unreadable_later_is_no_checkpoint(tmp_path: Path, name: str, good_saves: int) -> None:
+    model, loader = Extra(2, 2), Saying({"t": torch.ones(2)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    saving = checkpointer(tmp_path, model=model, optimizer=optimizer, loader=loader)
+    for step in range(1, good_saves + 1):
+        saving.save(step, None)
+    bad = datetime.date(2026, 1, 1)
+    loader.state, model.extra = {"day": bad} if name == "loader" else {}, bad if name == "model" else None
+    optimizer.param_groups[0]["since"] = bad if name == "optimizer" else None
+    with pytest.raises(CheckpointError, match=rf"'{name}' could not be resumed from: .*plain types.*dates and paths"):
+        saving.save(9, None)
+    assert [path.name for path in sorted(tmp_path.glob("step_*"))] == [f"step_{n + 1:09d}" for n in range(good_saves)]
+
+
+def test_a_learning_rate_of_numpys_is_resumed_from(tmp_path: Path) -> None:
+    model, optimizer = adamw()
+    saving = checkpointer(tmp_path, model=model, optimizer=optimizer)
+    train(model, optimizer, 1)
+    optimizer.param_groups[0]["lr"] = 0.5 * (1 + numpy.cos(0.3))
+    saving.save(1, None)
+    again, its_optimizer = adamw()
+    assert checkpointer(tmp_path, model=again, optimizer=its_optimizer).resume() == 1
+    assert its_optimizer.param_groups[0]["lr"] == float(optimizer.param_groups[0]["lr"])
 
 
 @pytest.mark.parametrize("state", [{}, None, [1, (2, "x")], {"t": torch.ones(2)}, {"nested": {"a": b"bytes"}}])

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from nemo_resiliency_plugins.errors import CheckpointError
 from nemo_resiliency_plugins.runtime.agreement import Ranks
-from nemo_resiliency_plugins.runtime.checkpoint import checksums, exchange
+from nemo_resiliency_plugins.runtime.checkpoint import checksums, exchange, loadable
 from nemo_resiliency_plugins.runtime.checkpoint.node_store import NodeStore, SaveId, Shard, replica_keepers
 from nemo_resiliency_plugins.runtime.checkpoint.state import Content, TrainingState
 from nemo_resiliency_plugins.runtime.log import line, logger
@@ -47,6 +47,7 @@ class LocalTier:
         """Write, replicate, and only then remove the one before. Raises CheckpointError."""
         save = step, ranks.decide(lambda: secrets.randbits(48)) or 0
         try:
+            ranks.each(lambda: loadable.require(content.host))
             mine, before = ranks.each(lambda: self._write(save, content, ranks))
             self._replicate(mine, ranks)
         except CheckpointError:

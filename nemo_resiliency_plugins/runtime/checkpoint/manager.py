@@ -117,7 +117,6 @@ class DcpCheckpointer(Checkpointer):
         self._local = make_local_tier(config, node, ranks, self._shared)
         self._local_every = config.non_persistent_save_interval
         self._saver = make_saver(config, ranks, reporter)
-        self._proven = False
 
     def resume(self) -> int | None:
         """The newest of both tiers; falls back, all ranks together, when one turns out to be damaged."""
@@ -136,7 +135,6 @@ class DcpCheckpointer(Checkpointer):
                 return step
 
     def save(self, step: int, loss: float | None) -> None:
-        self._prove()
         self._saver.run(Save(step, GLOBAL, loss), self.state.gather, partial(self._shared.save, step))
 
     def step_ends(self, completed: int, *, saving: bool) -> bool:
@@ -146,7 +144,6 @@ class DcpCheckpointer(Checkpointer):
 
     def save_locally(self, step: int) -> None:
         if self._local is not None:
-            self._prove()
             self._saver.run(Save(step, LOCAL, None), self.state.gather, partial(self._local.save, step))
 
     def save_aside(self, step: int) -> None:
@@ -163,11 +160,6 @@ class DcpCheckpointer(Checkpointer):
 
     def close(self, limit_s: float | None = None) -> None:
         self._saver.close(limit_s)
-
-    def _prove(self) -> None:
-        if not self._proven:
-            self.state.require_loadable()  # what was empty at attach() has values now
-            self._proven = True
 
 
 def make_local_tier(config: CheckpointConfig, node: str, ranks: Ranks, shared: SharedTier) -> LocalTier | None:

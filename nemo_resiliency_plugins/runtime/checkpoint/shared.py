@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nemo_resiliency_plugins.errors import CheckpointError
 from nemo_resiliency_plugins.runtime.agreement import Ranks
-from nemo_resiliency_plugins.runtime.checkpoint import checksums, dcp
+from nemo_resiliency_plugins.runtime.checkpoint import checksums, dcp, loadable
 from nemo_resiliency_plugins.runtime.checkpoint.state import Content, TrainingState
 from nemo_resiliency_plugins.runtime.checkpoint.store import CheckpointStore, require_resumable
 from nemo_resiliency_plugins.runtime.log import line, logger
@@ -65,6 +65,7 @@ class SharedTier:
         return agreed is None
 
     def _write(self, step: int, content: Content, ranks: Ranks) -> None:
+        ranks.each(lambda: loadable.require(content.host))
         write = content.write or dcp.write
         files = write(self._store.path(step), content, ranks)
         sums = self._sum_up(files, ranks)

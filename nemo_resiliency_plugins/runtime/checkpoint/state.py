@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
-import pickle
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from nemo_resiliency_plugins.errors import CheckpointError, ConfigError
 from nemo_resiliency_plugins.runtime import rng
+from nemo_resiliency_plugins.runtime.checkpoint import loadable
 
 if TYPE_CHECKING:
     from nemo_resiliency_plugins.runtime.agreement import Ranks
@@ -124,15 +123,9 @@ class TrainingState:
         for name, value in self._objects.items():
             if name in self._model_of or isinstance(value, torch.nn.Module):
                 continue
-            buffer = io.BytesIO()
-            torch.save(value.state_dict(), buffer)
-            buffer.seek(0)
-            try:
-                torch.load(buffer, weights_only=True)
-            except pickle.UnpicklingError as error:
-                rule = "its state_dict() must hold plain types and tensors, to be loaded without running code"
-                remedy = "Convert NumPy values with .item() or .tolist(), dates and paths to str."
-                raise ConfigError(f"attach.state[{name!r}]", type(value).__name__, rule, remedy) from error
+            if loadable.problem_of(value.state_dict()):
+                field = f"attach.state[{name!r}]"
+                raise ConfigError(field, type(value).__name__, loadable.RULE, loadable.REMEDY)
 
     def _restore(self, name: str, value: Any, tensors: Mapping[str, torch.Tensor], host: Any) -> None:
         prefix = f"{name}."
@@ -147,7 +140,8 @@ class TrainingState:
 
     def _state_of(self, name: str, value: Any) -> Any:
         if name in self._model_of:
-            return get_optimizer_state_dict(self._model_of[name], value, options=FLAT)
+            state = get_optimizer_state_dict(self._model_of[name], value, options=FLAT)
+            return {key: loadable.plain_numbers(entry) for key, entry in state.items()}
         if isinstance(value, torch.nn.Module):
             # torch 2.13 asks for a process group when a module has nothing to save.
             return get_model_state_dict(value) if value.state_dict() else {}

@@ -13,6 +13,7 @@ from typing import NoReturn
 from nemo_resiliency_plugins.contract import ExitCode, Reason, Verdict, verdict_path, write_if_first
 from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.identity import Identity
+from nemo_resiliency_plugins.runtime.leaving_word import told_if_not_left
 
 STOPPED = 128 + signal.SIGTERM
 
@@ -22,7 +23,8 @@ def leave_set_up(identity: Identity) -> NoReturn:
     if identity.directory is not None:
         verdict = Verdict(Reason.PREEMPTED, ExitCode.OK, 0, identity.rank, identity.node)
         path = verdict_path(identity.directory, identity.attempt)
-        write_if_first(path, json.dumps(dataclasses.asdict(verdict)) + "\n")
+        with told_if_not_left("the verdict of a rank in its set-up"):
+            write_if_first(path, json.dumps(dataclasses.asdict(verdict)) + "\n")
     _leave(ExitCode.OK)
 
 
