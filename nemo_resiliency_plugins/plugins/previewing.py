@@ -17,6 +17,7 @@ from nemo_run.config import get_nemorun_home, set_nemorun_home
 from nemo_run.run.experiment import Experiment
 
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
+from nemo_resiliency_plugins.plugins.shipping import refuse_without_archive
 
 HOME = "$NEMORUN_HOME"
 """Stands in what is shown for the directory of the preview, which is gone afterwards."""
@@ -70,6 +71,9 @@ def _recording(found: list[Preview], home: str) -> Iterator[None]:
         set_up(plugin, task, executor)
 
     def show(experiment: Experiment, *_: Any, **__: Any) -> None:
+        for job in experiment.jobs:
+            if isinstance(job.executor, run.SlurmExecutor):  # also where no plugin has looked at it
+                refuse_without_archive(job.executor.packager)
         experiment.dryrun(log=False, delete_exp_dir=False)
         found.append(Preview(experiment._title, list(edits), _files(Path(experiment._exp_dir), home)))
         edits.clear()

@@ -153,6 +153,32 @@ def test_a_repository_without_a_commit_is_no_accident(project: Project) -> None:
     assert archive.changed_files(run.GitArchivePackager()) == ["new.py", "train.py"]
 
 
+@pytest.mark.parametrize(
+    "packager", [run.GitArchivePackager(), HybridPackager(sub_packagers={"a": run.GitArchivePackager()})]
+)
+def test_outside_of_a_repository_there_is_nothing_to_ship(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packager: run.Packager
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    executor = make(tmp_path, packager=packager)
+    with pytest.raises(
+        UnsupportedError, match=r"executor\.packager='GitArchivePackager': ships .* in none.*run\.Packager"
+    ):
+        PreemptionPlugin().setup(run.Script(inline="true"), executor)
+    assert executor.launcher is None
+
+
+@pytest.mark.parametrize("fields", [{}, {"ref": "nowhere"}, {"subpath": "nowhere"}])
+def test_a_commit_or_a_part_that_is_not_there_is_refused(
+    project: Project, warnings: Told, fields: dict[str, str]
+) -> None:
+    if fields:
+        project.commit("train.py")
+    tree = "HEAD:nowhere" if "subpath" in fields else fields.get("ref", "HEAD")
+    with pytest.raises(UnsupportedError, match=rf"GitArchivePackager.*has no {tree}\. Commit"):
+        warnings(run.Script(inline="true"), run.GitArchivePackager(**fields))
+
+
 def test_what_export_ignore_leaves_out_is_missing(project: Project, warnings: Told) -> None:
     project.write(".gitattributes", text="secret.py export-ignore\n")
     project.write("secret.py", "train.py")
@@ -360,7 +386,10 @@ def test_a_function_of_the_launching_file_works_where_the_job_sees_that_file(
         warnings(task, container_image="image")
 
 
-def test_a_launching_file_that_would_submit_again_is_refused(launching: LaunchingFile, warnings: Told) -> None:
+def test_a_launching_file_that_would_submit_again_is_refused(
+    launching: LaunchingFile, project: Project, warnings: Told
+) -> None:
+    project.commit("good.py")
     task = launching.task("def train():\n    pass\n")
     with pytest.raises(UnsupportedError, match=r"it would submit once more. Submit below"):
         warnings(task)
