@@ -151,7 +151,7 @@ class PreemptionPlugin(ResiliencyPlugin):
         limit = wins.get("time", executor.time)
         limit_s = seconds(str(limit))
         if limit_s is not None and self.preempt_time >= limit_s:
-            rule = f"must be shorter than the time limit executor.time={limit}"
+            rule = f"must be shorter than the time limit {limit}"
             raise ConfigError(f"{NAME}.preempt_time", self.preempt_time, rule, "Give seconds, or a longer limit.")
 
     def _on_local(self) -> Iterator[Edit]:
