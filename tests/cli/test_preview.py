@@ -76,6 +76,16 @@ def test_a_launch_script_is_shown_and_not_submitted(script: Path) -> None:
     assert not (script.parent / "home").exists()
 
 
+def test_an_edit_that_plugins_share_is_shown_once(script: Path) -> None:
+    edits = invoke(script).output.partition("\n# ")[0].splitlines()
+    changes = [line.partition(": ")[2] for line in edits[1:] if not line.startswith(" ")]
+    assert len(changes) == len(set(changes)) == int(edits[0].split()[2])
+    for change in ("executor.retries = 0", "launcher.trains = 0", "executor.setup_lines +="):
+        assert f"FaultTolerancePlugin, PreemptionPlugin: {change}" in edits
+    assert "FaultTolerancePlugin: launcher.max_restarts = 3" in edits
+    assert sum("is not among what Packager ships" in line for line in edits) == 1
+
+
 def test_everything_holds_the_policy_and_what_the_job_is_told(script: Path) -> None:
     done = invoke(script, "--all")
     assert "nrp_decide() {" in done.output
