@@ -112,7 +112,8 @@ class PreemptionPlugin(ResiliencyPlugin):
 
     def plan(self, task: run.Partial | run.Script, executor: Executor) -> tuple[Edit, ...]:
         refuse_megatrons_own(NAME, script_arguments(task))
-        arguments = (*self._without_effect(), *self._script_edits(task))
+        told = self._script_edits(task) if on_slurm.is_training(task, executor, self.trains) else ()
+        arguments = (*self._without_effect(), *told)
         notes = (Note(NAME, NCCL_USES_USR1, warn=True),) if self.signal == "USR1" else ()
         if isinstance(executor, run.SlurmExecutor):
             return (*arguments, *notes, *self._on_slurm(task, executor))
