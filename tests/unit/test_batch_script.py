@@ -220,5 +220,5 @@ def test_an_error_names_the_parameters_of_the_function() -> None:
         submitit_parameters([InProcessRestartPlugin()], directory="/d", launcher="torchrun")
     with pytest.raises(ConflictError, match=r"^variables\['TORCH_CPP_LOG_LEVEL'\]="):
         submitit_parameters([InProcessRestartPlugin()], directory="/d", variables={"TORCH_CPP_LOG_LEVEL": "info"})
-    with pytest.raises(TypeError, match="nodess"):
-        submitit_parameters([PreemptionPlugin()], directory="/d", nodess=2)
+    with pytest.raises(TypeError, match="knots"):
+        submitit_parameters([PreemptionPlugin()], directory="/d", knots=2)
