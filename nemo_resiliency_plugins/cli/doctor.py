@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import os
 import platform
@@ -17,6 +16,7 @@ from typing import Annotated
 import typer
 
 from nemo_resiliency_plugins.cli.console import console, rows, table
+from nemo_resiliency_plugins.cli.versions import installed
 from nemo_resiliency_plugins.compat import nvrx
 from nemo_resiliency_plugins.errors import UnsupportedError
 from nemo_resiliency_plugins.slurm import site
@@ -63,7 +63,7 @@ def versions() -> Iterator[Finding]:
     low, high = (3, 10), (3, 13)
     bad = not low <= sys.version_info[:2] < high
     yield Finding("python", platform.python_version(), "not tried" if bad else "", "Use 3.10 to 3.12" if bad else "")
-    yield Finding("nemo-resiliency-plugins", _version("nemo-resiliency-plugins") or "not installed")
+    yield Finding("nemo-resiliency-plugins", installed("nemo-resiliency-plugins") or "not installed")
     for name, least, below, needed in PACKAGES:
         yield _package(name, least, below, needed=needed)
     yield _nvrx()
@@ -113,11 +113,11 @@ def slurm(partition: str | None) -> Iterator[Finding]:
 
 def _runs_ranks() -> bool:
     """A submit host needs no launcher; a node of a job does, and so does a machine that has torch."""
-    return "SLURM_JOB_ID" in os.environ or _version("torch") is not None
+    return "SLURM_JOB_ID" in os.environ or installed("torch") is not None
 
 
 def _package(name: str, least: str, below: str, *, needed: bool) -> Finding:
-    version = _version(name)
+    version = installed(name)
     wanted = " and ".join(filter(None, (least and f"{least} or later", below and f"below {below}")))
     if version is None:
         return Finding(name, "not installed", "the plugins need it" if needed else "", RUNTIME if needed else "")
@@ -144,7 +144,7 @@ def _nvrx() -> Finding:
 
 
 def _nccl() -> Finding:
-    version = next(filter(None, map(_version, ("nvidia-nccl-cu13", "nvidia-nccl-cu12"))), None)
+    version = next(filter(None, map(installed, ("nvidia-nccl-cu13", "nvidia-nccl-cu12"))), None)
     return Finding("NCCL", version or "not installed beside torch", "", "" if version else "Needed on GPUs only")
 
 
@@ -167,13 +167,6 @@ def _ask(*command: str) -> tuple[str, str]:
         return done.stdout, ""
     last = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
     return "", last[-1][:300]
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _numbers(version: str) -> tuple[int, ...]:

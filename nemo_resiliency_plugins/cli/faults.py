@@ -31,6 +31,7 @@ class Kind(str, enum.Enum):
     PREEMPT = "preempt"
 
 
+UNHEEDED = "nothing takes the signal for a notice: the ranks die of it, unsaved. PreemptionPlugin makes them save first"
 SIGNALS = {Kind.STOP: "STOP", Kind.KILL: "KILL"}
 
 
@@ -52,6 +53,8 @@ def faults(
         raise ConfigError("--rank", None, f"says which rank {kind.value} is for", "Give --rank 0, say.")
     request = _request(kind, rank, {"seconds": seconds, "steps": steps})
     victim = victims.find(job, 0 if rank is None else rank)
+    if kind is Kind.PREEMPT and not victims.heeds_announcement(victim):
+        typer.echo(f"warning: as far as can be seen, {UNHEEDED}", err=True)
     what = f"{kind.value} on {victim}" if kind is not Kind.PREEMPT else f"preempt the job of {victim}"
     if not yes:
         typer.confirm(f"{what}?", abort=True)
@@ -64,6 +67,7 @@ def faults(
         _note(job, victim, kind, began)
     else:
         victims.announce_end(victim)
+        _note(job, victim, kind, began)
     typer.echo(f"done: {what}; see: nemo-resiliency status {directory} --watch")
 
 

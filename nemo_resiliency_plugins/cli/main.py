@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from nemo_resiliency_plugins.cli import versions
 from nemo_resiliency_plugins.errors import ResiliencyError
 
 VERBS = (
@@ -50,5 +51,9 @@ app = typer.Typer(
 
 
 @app.callback()
-def root() -> None:
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=versions.tell, is_eager=True, help="show versions, and exit")
+    ] = False,
+) -> None:
     """Resiliency for NeMo-Run training jobs. Exit code: 0 fine, 1 a problem was found, 2 wrong usage."""

@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
 
 
+OPTIONS = {
+    "directory": "--directory",
+    "options": "--option",
+    "retries": "--retries",
+    "srun_options": "--srun-option",
+    "variables": "--env",
+}
+"""What the parameters of the function behind this verb are here."""
+
+
 class Goal(str, enum.Enum):
     """The plugin that a script is for."""
 
@@ -45,22 +55,23 @@ def sbatch(
     Example: nemo-resiliency sbatch fault-tolerance --nodes 4 --ranks-per-node 8 --directory /shared/me/nrp
     --option=--time=24:00:00 --set rank_heartbeat_timeout=60 --with preemption -- python train.py --steps 1000
     """
-    from nemo_resiliency_plugins.plugins.plain_slurm import sbatch_script
+    from nemo_resiliency_plugins.plugins.plain_slurm import in_words_of, sbatch_script
 
-    text = sbatch_script(
-        _plugins(goal, plugins or [], fields or []),
-        command,
-        directory=directory,
-        nodes=nodes,
-        ranks_per_node=ranks_per_node,
-        launcher="torchrun" if goal is Goal.PREEMPTION else None,
-        retries=retries,
-        variables=dict(_pair("--env", text) for text in variables or []),
-        options=options or [],
-        srun_options=srun_options or [],
-        setup=setup or [],
-        python=python,
-    )
+    with in_words_of(OPTIONS):
+        text = sbatch_script(
+            _plugins(goal, plugins or [], fields or []),
+            command,
+            directory=directory,
+            nodes=nodes,
+            ranks_per_node=ranks_per_node,
+            launcher="torchrun" if goal is Goal.PREEMPTION else None,
+            retries=retries,
+            variables=dict(_pair("--env", text) for text in variables or []),
+            options=options or [],
+            srun_options=srun_options or [],
+            setup=setup or [],
+            python=python,
+        )
     typer.echo(text, nl=False)
 
 

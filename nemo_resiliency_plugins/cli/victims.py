@@ -67,11 +67,10 @@ def signal(victim: Victim, name: str) -> None:
         _check_process(victim)
         os.kill(victim.pid, signals.Signals[f"SIG{name}"])
         return
-    step = ["srun", f"--jobid={victim.job_id}", "--overlap", f"--nodelist={victim.node}", "--nodes=1", "--ntasks=1"]
     # Only a process of this job gets the signal: its number may be another's by now.
     mark = f"'^SLURM_JOB_ID={victim.job_id}$'"
     guarded = f"grep -qz {mark} /proc/{victim.pid}/environ && kill -{name} {victim.pid}"
-    _run([*step, "--immediate=30", "sh", "-c", guarded], f"{victim} cannot be signalled")
+    _run([*_beside(victim), "sh", "-c", guarded], f"{victim} cannot be signalled")
 
 
 def announce_end(victim: Victim) -> None:
@@ -80,12 +79,44 @@ def announce_end(victim: Victim) -> None:
     Raises:
         NotWorkingError: Slurm has not taken it, or the process is gone.
     """
-    told = read_object(victim.directory / "config.json").get("preemption", {})
-    name = str(told.get("exit_signal", "SIGTERM")).removeprefix("SIG")
+    name = _announcement(victim)
     if victim.job_id is None:
         signal(victim, name)
     else:
         _run(["scancel", f"--signal={name}", victim.job_id], f"job {victim.job_id} cannot be signalled")
+
+
+def heeds_announcement(victim: Victim) -> bool:
+    """Whether a handler is there for that signal, of the session, the trainer or the script; else the rank dies of it.
+
+    The kernel knows of handlers whoever has asked for them, also where the script's own config has. False where it
+    cannot be asked.
+    """
+    number = signals.Signals[f"SIG{_announcement(victim)}"]
+    try:
+        status = _status(victim)
+    except (OSError, NotWorkingError):
+        return False
+    masks = re.findall(r"^Sig(?:Cgt|Ign):\s*([0-9a-f]+)$", status, flags=re.MULTILINE)
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+
+
+def _announcement(victim: Victim) -> str:
+    told = read_object(victim.directory / "config.json").get("preemption", {})
+    return str(told.get("exit_signal", "SIGTERM")).removeprefix("SIG")
+
+
+def _status(victim: Victim) -> str:
+    path = Path(f"/proc/{victim.pid}/status")
+    if victim.job_id is None:
+        return path.read_text()
+    return _run([*_beside(victim), "cat", str(path)], f"{victim} cannot be looked at")
+
+
+def _beside(victim: Victim) -> list[str]:
+    """How a command is started on the rank's node, beside the step that runs there."""
+    step = ["srun", f"--jobid={victim.job_id}", "--overlap", f"--nodelist={victim.node}", "--nodes=1", "--ntasks=1"]
+    return [*step, "--immediate=30"]
 
 
 def _check_process(victim: Victim) -> None:

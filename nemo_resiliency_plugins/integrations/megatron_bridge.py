@@ -19,6 +19,7 @@ from nemo_resiliency_plugins.config import FaultToleranceConfig, PreemptionConfi
 from nemo_resiliency_plugins.config.preemption import signal_name
 from nemo_resiliency_plugins.contract import Reason
 from nemo_resiliency_plugins.errors import ConfigError
+from nemo_resiliency_plugins.integrations import megatron_results
 from nemo_resiliency_plugins.runtime import watch
 from nemo_resiliency_plugins.runtime.batch import BatchNotes
 from nemo_resiliency_plugins.runtime.effective import is_strict, resolve
@@ -37,10 +38,10 @@ TRACKER = "latest_checkpointed_iteration.txt"
 class ResiliencyCallback:
     """Enter it, and give it to ``pretrain`` among the callbacks (Megatron-Bridge 0.3 and later).
 
-    It leaves the finished and the preempted verdict, takes each newer iteration in Megatron-Bridge's tracker file for
-    progress, injects the faults that the plugin was told, and says what was asked for and cannot work. Hangs are
-    Megatron-Bridge's own business, and so is saving; the loss of a rank monitor, which ends on Slurm's signal as well,
-    no longer keeps it from saving.
+    It leaves the verdicts finished and preempted and that of a suspect result, takes each newer iteration in
+    Megatron-Bridge's tracker file for progress, injects the faults that the plugin was told, and says what was asked
+    for and cannot work. Hangs are Megatron-Bridge's own business, and so is saving; the loss of a rank monitor, which
+    ends on Slurm's signal as well, no longer keeps it from saving.
 
     Args:
         strict: what was asked for and cannot work is an error instead of a warning; None takes ``NRP_STRICT``.
@@ -72,6 +73,15 @@ class ResiliencyCallback:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._look()
+        try:
+            self._ended_by(error)
+        finally:
+            self._events.close()
+
+    def _ended_by(self, error: BaseException | None) -> None:
+        rejected = megatron_results.reason_of(error)
+        if rejected is not None and self._state is not None:
+            megatron_results.end(rejected, self._step, self._identity, self._notes, self._events)
         if error is not None and not is_success(error):
             emit_failure(self._events, "session_failed", error)
         elif self._trained or (self._state is None and error is None):
@@ -80,7 +90,6 @@ class ResiliencyCallback:
             self._left_early()
         else:
             self._say("no finished verdict: the program was ended before its loop")
-        self._events.close()
 
     def on_train_start(self, context: Any) -> None:
         """Collective, as all of them: Megatron-Bridge calls them on every rank."""

@@ -35,10 +35,27 @@ def holds(packager: run.Packager, path: str) -> bool | None:
 
 
 def top_level(packager: run.Packager) -> Path | None:
-    """The root of the repository that is archived; None without one, where NeMo-Run itself refuses to submit."""
+    """The root of the repository that is archived; None without one."""
     start = Path(getattr(packager, "basepath", "") or Path.cwd())
     said = _git(start, "rev-parse", "--show-toplevel") if start.is_dir() else None
     return Path(said.strip()) if said else None
+
+
+def without_archive(packager: run.Packager) -> str | None:
+    """Why ``git archive`` cannot make what the packager ships, in words; None where it can."""
+    if isinstance(packager, HybridPackager):
+        return next(filter(None, map(without_archive, packager.sub_packagers.values())), None)
+    if not isinstance(packager, run.GitArchivePackager) or packager.symlink_from_remote_dir:
+        return None
+    # NeMo-Run 0.11 asks for the repository of the working directory also where basepath names another one.
+    homes = [Path.cwd(), *([Path(packager.basepath)] if packager.basepath else [])]
+    for home in homes:
+        if _git(home, "rev-parse", "--show-toplevel") is None:
+            return f"ships a commit of a git repository, and {home} is in none"
+    tree = f"{packager.ref}:{packager.subpath}" if packager.subpath else packager.ref
+    if _git(homes[-1], "rev-parse", "--verify", "--quiet", tree) is None:
+        return f"ships a commit of a git repository, and that of {homes[-1]} has no {tree}"
+    return None
 
 
 def changed_files(packager: run.GitArchivePackager) -> list[str]:
@@ -127,7 +144,10 @@ def _listed(value: str | list[str]) -> list[str]:
 
 
 def _git(directory: Path, *arguments: str) -> str | None:
-    """The output of git, or None where it fails."""
+    """The output of git, or None where it fails, or where there is no git or no such directory."""
     command = ["git", *arguments]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
     return done.stdout if done.returncode == 0 else None

@@ -27,7 +27,7 @@ from nemo_resiliency_plugins.config.rules import (
 )
 from nemo_resiliency_plugins.contract import CHECKPOINTING, OUT_OF_SECTION, SETUP, STEP
 from nemo_resiliency_plugins.errors import ConfigError, UnsupportedError
-from nemo_resiliency_plugins.plugins import fault_tolerance_local, fault_tolerance_slurm
+from nemo_resiliency_plugins.plugins import fault_tolerance_local, fault_tolerance_slurm, on_slurm
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
 from nemo_resiliency_plugins.plugins.edits import Edit, script_arguments
 from nemo_resiliency_plugins.plugins.inprocess_arguments import refuse_megatrons_own
@@ -131,7 +131,8 @@ class FaultTolerancePlugin(ResiliencyPlugin):
 
     def plan(self, task: run.Partial | run.Script, executor: Executor) -> tuple[Edit, ...]:
         refuse_megatrons_own(NAME, script_arguments(task))
-        arguments = (*without_the_other(NAME, self, NEEDS), *self._script_edits(task))
+        told = self._script_edits(task) if on_slurm.is_training(task, executor, self.trains) else ()
+        arguments = (*without_the_other(NAME, self, NEEDS), *told)
         if isinstance(executor, run.SlurmExecutor):
             return (*arguments, *fault_tolerance_slurm.plan(self, task, executor))
         if isinstance(executor, run.LocalExecutor):

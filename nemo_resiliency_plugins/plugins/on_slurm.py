@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import nemo_run as run
+from nemo_run.core.execution.base import Executor
 
 from nemo_resiliency_plugins.contract import ENV_ROUND, ENV_STRICT, Kind
 from nemo_resiliency_plugins.errors import ConfigError, UnsupportedError
@@ -91,6 +92,14 @@ def refuse_what_cannot_work(owner: str, executor: run.SlurmExecutor, trains: int
     if trains >= tasks:
         rule = f"there is no such task among {tasks}"
         raise ConfigError(f"{owner}.trains", trains, rule, "Count the tasks of the group from 0.")
+
+
+def is_training(task: run.Script | run.Partial, executor: Executor, trains: int) -> bool:
+    """Whether this is the task that trains. NeMo-Run sets up the tasks of a group in their order."""
+    if not (isinstance(executor, run.SlurmExecutor) and executor.run_as_group):
+        return True
+    known, key = list(getattr(executor.launcher, "tasks", {})), str(id(task))
+    return (known.index(key) if key in known else len(known)) == trains
 
 
 def node_launcher(

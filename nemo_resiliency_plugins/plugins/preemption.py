@@ -113,7 +113,8 @@ class PreemptionPlugin(ResiliencyPlugin):
 
     def plan(self, task: run.Partial | run.Script, executor: Executor) -> tuple[Edit, ...]:
         refuse_megatrons_own(NAME, script_arguments(task))
-        arguments = (*self._without_effect(), *self._script_edits(task))
+        told = self._script_edits(task) if on_slurm.is_training(task, executor, self.trains) else ()
+        arguments = (*self._without_effect(), *told)
         notes = (Note(NAME, NCCL_USES_USR1, warn=True),) if self.signal == "USR1" else ()
         if isinstance(executor, run.SlurmExecutor):
             return (*arguments, *notes, *self._on_slurm(task, executor))
@@ -154,7 +155,7 @@ class PreemptionPlugin(ResiliencyPlugin):
         limit = wins.get("time", executor.time)
         limit_s = seconds(str(limit))
         if limit_s is not None and self.preempt_time >= limit_s:
-            rule = f"must be shorter than the time limit executor.time={limit}"
+            rule = f"must be shorter than the time limit {limit}"
             raise ConfigError(f"{NAME}.preempt_time", self.preempt_time, rule, "Give seconds, or a longer limit.")
 
     def _on_local(self) -> Iterator[Edit]:

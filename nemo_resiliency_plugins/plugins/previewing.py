@@ -14,9 +14,12 @@ from unittest import mock
 
 import nemo_run as run
 from nemo_run.config import get_nemorun_home, set_nemorun_home
+from nemo_run.core.execution.base import Executor
 from nemo_run.run.experiment import Experiment
 
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
+from nemo_resiliency_plugins.plugins.edits import Edit
+from nemo_resiliency_plugins.plugins.shipping import refuse_without_archive
 
 HOME = "$NEMORUN_HOME"
 """Stands in what is shown for the directory of the preview, which is gone afterwards."""
@@ -25,11 +28,27 @@ SCRIPTS = ("*_sbatch.sh", "scripts/*.sh", "nrp/retry_policy.sh", "nrp/config.jso
 
 @dataclasses.dataclass(frozen=True)
 class Preview:
-    """Of one experiment. ``edits`` are lines or blocks, ``files`` the scripts by name."""
+    """Of one experiment. ``edits`` are lines or blocks, each once with its plugins, ``files`` the scripts by name."""
 
     title: str
     edits: list[str]
     files: dict[str, str]
+
+
+class SharedEdits:
+    """What the plugins change, in the order in which it was first asked for."""
+
+    def __init__(self) -> None:
+        self._owners: dict[tuple[int, str], dict[str, None]] = {}
+
+    def add(self, edit: Edit, executor: Executor) -> None:
+        """Of two alike for one executor the second changes nothing: it is one edit, of both plugins."""
+        self._owners.setdefault((id(executor), str(edit)), {})[edit.owner] = None
+
+    def told(self) -> list[str]:
+        """A line or a block for each, and a fresh begin."""
+        found, self._owners = self._owners, {}
+        return [f"{', '.join(owners)}: {text}" for (_, text), owners in found.items()]
 
 
 def previews(launch: Callable[[], object]) -> list[Preview]:
@@ -62,17 +81,21 @@ def _home(home: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _recording(found: list[Preview], home: str) -> Iterator[None]:
     """Plugins tell their plan when NeMo-Run sets them up, and an experiment is shown instead of run."""
-    edits: list[str] = []
+    edits = SharedEdits()
     set_up = ResiliencyPlugin.setup
 
     def setup(plugin: ResiliencyPlugin, task: Any, executor: Any) -> None:
-        edits.extend(_shown(f"{edit.owner}: {edit}", home) for edit in plugin.plan(task, executor))
+        for edit in plugin.plan(task, executor):
+            edits.add(edit, executor)
         set_up(plugin, task, executor)
 
     def show(experiment: Experiment, *_: Any, **__: Any) -> None:
+        for job in experiment.jobs:
+            if isinstance(job.executor, run.SlurmExecutor):  # also where no plugin has looked at it
+                refuse_without_archive(job.executor.packager)
         experiment.dryrun(log=False, delete_exp_dir=False)
-        found.append(Preview(experiment._title, list(edits), _files(Path(experiment._exp_dir), home)))
-        edits.clear()
+        shown = [_shown(text, home) for text in edits.told()]
+        found.append(Preview(experiment._title, shown, _files(Path(experiment._exp_dir), home)))
 
     quiet = logging.getLogger("torchx")
     level = quiet.level

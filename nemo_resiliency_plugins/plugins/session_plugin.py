@@ -84,7 +84,7 @@ class SessionPlugin(ResiliencyPlugin):
 
     def plan(self, task: run.Partial | run.Script, executor: Executor) -> tuple[Edit, ...]:
         notes = (*without_the_other(self.name, self, self.NEEDS), *self.notes(task, executor))
-        arguments = tuple(self._script_edits(task))
+        arguments = tuple(self._script_edits(task)) if on_slurm.is_training(task, executor, self.trains) else ()
         if isinstance(executor, run.SlurmExecutor):
             options: dict[str, Any] = {"claims": self._claims(), "trains": self.trains, "strict": self.strict}
             return (*notes, *arguments, *on_slurm.plan(self.name, task, executor, **options))

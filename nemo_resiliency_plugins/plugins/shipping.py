@@ -24,6 +24,10 @@ from nemo_resiliency_plugins.plugins.edits import Note, ToldOnce
 CODE = "/nemo_run/code"
 """NeMo-Run unpacks the archive there, and starts the task there."""
 COMMIT = "Commit it, or use a packager that ships the working tree, such as run.PatternPackager"
+NO_ARCHIVE = (
+    "Commit there, submit from inside of a repository, or set run.PatternPackager, which ships files, "
+    "or run.Packager(), which ships none."
+)
 MOVE = "Move it to a module of your project."
 
 
@@ -33,6 +37,7 @@ def check(owner: str, task: run.Script | run.Partial, executor: run.SlurmExecuto
     Raises:
         UnsupportedError: code is missing there for certain; or, if ``strict``, it may be.
     """
+    refuse_without_archive(executor.packager)
     found = of_script(task, executor) if isinstance(task, run.Script) else of_functions(task, executor)
     for text in (*found, *of_ours(executor)):
         if strict:
@@ -42,6 +47,13 @@ def check(owner: str, task: run.Script | run.Partial, executor: run.SlurmExecuto
         yield ToldOnce(owner, text, warn=True)
     for module in _installed(task):
         yield ToldOnce(owner, f"the job has to have {module} installed, as this machine has")
+
+
+def refuse_without_archive(packager: run.Packager) -> None:
+    """Raises UnsupportedError where NeMo-Run would end with the error of a git command."""
+    reason = archive.without_archive(packager)
+    if reason is not None:
+        raise UnsupportedError("executor.packager", "GitArchivePackager", reason, NO_ARCHIVE)
 
 
 def named(task: run.Script | run.Partial) -> str:

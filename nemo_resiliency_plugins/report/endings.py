@@ -12,7 +12,7 @@ from nemo_resiliency_plugins.errors import is_of_a_peer
 from nemo_resiliency_plugins.report.reading import Event
 
 DELIBERATE = ("finished", "preempted", "straggler_stop", "results_stop")
-ENDING_FAULTS = ("kill", "hang", "stop", "exception", "rank_killed", "rank_hung")
+ENDING_FAULTS = ("kill", "hang", "stop", "exception", "rank_killed", "rank_hung", "preempt")
 """Injected faults that end a rank."""
 _ORIGIN = re.compile(r"^\[[^\]]*\] *")
 """What torch puts in front of a message: the place in its source."""

@@ -119,6 +119,8 @@ class Start:
     def _on_fault_injected(self, event: Event) -> None:
         if len(self.injected) < KEPT_NEWS:
             self.injected.append(event)
+        if event["kind"] == "preempt" and len(self.news) < KEPT_NEWS:
+            self.news.append(event)  # where all ranks leave together, no failure tells of it
 
     def _on_last_life(self, event: Event) -> None:
         if event["hung"] and len(self.hung_before) < KEPT_ENDS:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +17,8 @@ from typer.testing import CliRunner, Result
 
 from nemo_resiliency_plugins.cli import victims
 from nemo_resiliency_plugins.cli.main import app
+from nemo_resiliency_plugins.contract import Attempt
+from nemo_resiliency_plugins.runtime.events import EventLog
 from tests.harness import ENABLED, Job, Timeouts, ended_afterwards, start, wait_for
 from tests.synthetic import Job as Synthetic
 
@@ -102,10 +108,11 @@ def test_a_preemption_ends_all_ranks_together(tmp_path: Path) -> None:
     job = running(tmp_path, env={**QUICK, "NRP_PREEMPTION__EXIT_SIGNAL_HANDLER": "true"})
     with ended_afterwards(job):
         saved(job, cycle=0)
-        inject(job, "preempt")
+        assert "warning" not in inject(job, "preempt").output
         job.succeed()
     assert len(job.events("preempted")) == 2
     assert failures(job) == []
+    assert "kind=preempt, requested=True" in invoke("report", job.root).output
 
 
 @pytest.mark.slow
@@ -129,16 +136,10 @@ def test_a_rank_that_does_not_run_is_1(tmp_path: Path) -> None:
 def process_of(tmp_path: Path, pid: int) -> Synthetic:
     """A job whose rank 0 claims to be that process of this machine."""
     job = Synthetic(tmp_path / "nrp")
-    with job.rank(0, victims_attempt()) as rank:
+    with job.rank(0, Attempt()) as rank:
         rank.node = os.uname().nodename
         rank.tell(0, "rank_started", pid=pid, node=rank.node, script="x")
     return job
-
-
-def victims_attempt() -> object:
-    from nemo_resiliency_plugins.contract import Attempt
-
-    return Attempt()
 
 
 def test_a_process_of_something_else_is_left_alone(tmp_path: Path) -> None:
@@ -151,6 +152,47 @@ def test_a_job_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(victims.os, "getuid", lambda: 4242)
     done = invoke("faults", job.directory, "kill", "--rank", 0, "--yes")
     assert (done.exit_code, "belongs to another user" in done.output) == (2, True)
+
+
+WAITS = "import signal, sys; {0}; print('ready', flush=True); signal.pause()"
+LISTENS = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))"
+
+
+@contextlib.contextmanager
+def waiting(tmp_path: Path, code: str) -> Iterator[tuple[Synthetic, subprocess.Popen[bytes]]]:
+    """A job whose rank 0 is a process that runs ``code`` and waits for a signal."""
+    command, env = [sys.executable, "-c", WAITS.format(code)], {**os.environ, "NRP_DIR": str(tmp_path / "nrp")}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process_of(tmp_path, process.pid), process
+        finally:
+            process.kill()
+
+
+def test_a_preemption_that_nobody_heeds_is_warned_of_and_reported(tmp_path: Path) -> None:
+    with waiting(tmp_path, "pass") as (job, process):
+        asked = CliRunner().invoke(app, ["faults", str(job.directory), "preempt"], input="n\n")
+        assert asked.exit_code == 1
+        assert "nothing takes the signal for a notice: the ranks die of it, unsaved. PreemptionPlugin" in asked.output
+        assert process.poll() is None
+        done = invoke("faults", job.directory, "preempt", "--yes")
+        assert (done.exit_code, "warning: " in done.output) == (0, True)
+        assert process.wait(10) == -signal.SIGTERM
+    with contextlib.closing(EventLog(job.directory, Attempt(), 0)) as log:
+        log.emit("rank_ended", pid=process.pid)
+    for verb in ("status", "report"):
+        told = invoke(verb, job.directory).output
+        assert "killed by a signal (injected: preempt)" in told
+        assert "fault injected: node=" in told
+
+
+def test_a_preemption_that_is_heeded_is_not_warned_of(tmp_path: Path) -> None:
+    with waiting(tmp_path, LISTENS) as (job, process):
+        done = invoke("faults", job.directory, "preempt", "--yes")
+        assert (done.exit_code, "warning" in done.output) == (0, False)
+        assert process.wait(10) == 0
 
 
 def test_nothing_is_done_without_a_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import platform
 import subprocess
 import sys
 
 import pytest
 from typer.testing import CliRunner
 
+from nemo_resiliency_plugins.cli import versions
 from nemo_resiliency_plugins.cli.main import VERBS, app
 from nemo_resiliency_plugins.errors import ConfigError, NotWorkingError
 from tests.harness import BIN
@@ -16,17 +19,17 @@ from tests.harness import BIN
 HEAVY = {"torch", "nemo_run", "nvidia_resiliency_ext", "matplotlib", "fiddle"}
 
 
-def after_help(verb: str) -> set[str]:
-    """The top-level modules that are loaded when the verb has told how it is used."""
+def loaded_after(*arguments: str) -> set[str]:
+    """The top-level modules that are loaded when the command has come to its end."""
     code = "import sys; from nemo_resiliency_plugins.cli.main import app\n"
-    code += f"try: app([{verb!r}, '--help'])\nexcept SystemExit: print('|', *sys.modules)"
+    code += f"try: app({arguments!r})\nexcept SystemExit: print('|', *sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return {name.split(".")[0] for name in done.stdout.rpartition("|")[2].split()}
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_each_verb_tells_how_it_is_used_without_loading_what_is_heavy(verb: str) -> None:
-    assert not after_help(verb) & HEAVY
+    assert not loaded_after(verb, "--help") & HEAVY
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -34,6 +37,18 @@ def test_each_verb_has_an_example(verb: str) -> None:
     done = CliRunner().invoke(app, [verb, "--help"])
     assert done.exit_code == 0
     assert f"Example: nemo-resiliency {verb}" in " ".join(done.output.split())
+
+
+def test_the_versions_are_told_without_loading_what_they_are_of() -> None:
+    told = dict(line.split(" ", 1) for line in CliRunner().invoke(app, ["--version"]).output.splitlines())
+    names = ("nemo-resiliency-plugins", "nemo_run", "torch", "nvidia-resiliency-ext")
+    assert told == {**{name: importlib.metadata.version(name) for name in names}, "Python": platform.python_version()}
+    assert not loaded_after("--version") & HEAVY
+
+
+def test_a_version_of_what_is_not_there_is_told_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "PACKAGES", ("no-such-package",))
+    assert CliRunner().invoke(app, ["--version"]).output.startswith("no-such-package is not installed\n")
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["status"], ["status", "--nonsense", "x"], ["status", "/nowhere"]])

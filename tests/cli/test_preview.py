@@ -17,13 +17,16 @@ import nemo_run as run
 from nemo_resiliency_plugins import FaultTolerancePlugin, PreemptionPlugin
 from beside import NAME
 
-def recipe(nodes=2, retries=0):
+def recipe(nodes=2, retries=0, packager=run.Packager(), plugins=True):
     task = run.Script("train.py", entrypoint="python", args=["--steps", "100"])
     tunnel = run.LocalTunnel(job_dir="/shared/experiments")
     executor = run.SlurmExecutor(
-        account="me", nodes=nodes, ntasks_per_node=4, packager=run.Packager(), tunnel=tunnel, retries=retries
+        account="me", nodes=nodes, ntasks_per_node=4, packager=packager, tunnel=tunnel, retries=retries
     )
-    return task, executor, [FaultTolerancePlugin(), PreemptionPlugin()]
+    return task, executor, [FaultTolerancePlugin(), PreemptionPlugin()] if plugins else []
+
+def of_git(plugins=True):
+    return recipe(packager=run.GitArchivePackager(), plugins=plugins)
 
 if __name__ == "__main__":
     task, executor, plugins = recipe(*map(int, sys.argv[1:]))
@@ -73,6 +76,16 @@ def test_a_launch_script_is_shown_and_not_submitted(script: Path) -> None:
     assert not (script.parent / "home").exists()
 
 
+def test_an_edit_that_plugins_share_is_shown_once(script: Path) -> None:
+    edits = invoke(script).output.partition("\n# ")[0].splitlines()
+    changes = [line.partition(": ")[2] for line in edits[1:] if not line.startswith(" ")]
+    assert len(changes) == len(set(changes)) == int(edits[0].split()[2])
+    for change in ("executor.retries = 0", "launcher.trains = 0", "executor.setup_lines +="):
+        assert f"FaultTolerancePlugin, PreemptionPlugin: {change}" in edits
+    assert "FaultTolerancePlugin: launcher.max_restarts = 3" in edits
+    assert sum("is not among what Packager ships" in line for line in edits) == 1
+
+
 def test_everything_holds_the_policy_and_what_the_job_is_told(script: Path) -> None:
     done = invoke(script, "--all")
     assert "nrp_decide() {" in done.output
@@ -101,6 +114,8 @@ def test_the_recipes_of_the_package_can_be_shown(tmp_path: Path) -> None:
         (["nowhere.py"], "is no file"),
         (["beside.py"], "submits nothing"),
         (["submit.py:recipe", "nodes"], "must read NAME=VALUE"),
+        (["submit.py:of_git"], "is in none. Commit there"),
+        (["submit.py:of_git", "plugins=false"], "is in none. Commit there"),
         (["submit.py:recipe", "retries=5"], "Set the number in the plugin only"),
     ],
 )

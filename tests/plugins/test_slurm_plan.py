@@ -14,10 +14,13 @@ import nemo_run as run
 import pytest
 
 from nemo_resiliency_plugins import (
+    CheckpointPlugin,
     ConfigError,
     ConflictError,
     FaultTolerancePlugin,
     PreemptionPlugin,
+    RerunStateMachinePlugin,
+    StragglerPlugin,
     UnsupportedError,
 )
 from nemo_resiliency_plugins.plugins.node_launcher import NodeLauncher
@@ -111,6 +114,25 @@ def test_a_task_that_the_group_does_not_have_cannot_train(task: run.Script, exec
         FaultTolerancePlugin(trains=2).setup(each, executor)
     with pytest.raises(ConfigError, match="trains=2: the group has 2 tasks"):
         executor.launcher.transform(["python", "train.py"])
+
+
+@pytest.mark.parametrize("trains", [0, 1])
+@pytest.mark.parametrize("sidecar", [run.Script("log.py", args=["x"]), run.Script(inline="sleep 9")])
+def test_only_the_task_that_trains_is_told_by_overrides(
+    task: run.Script, executor: run.SlurmExecutor, trains: int, sidecar: run.Script
+) -> None:
+    executor.run_as_group = True
+    trainer, beside = task, copy.deepcopy(sidecar)
+    group = [trainer, beside] if trains == 0 else [beside, trainer]
+    kinds = (FaultTolerancePlugin, PreemptionPlugin, CheckpointPlugin, StragglerPlugin, RerunStateMachinePlugin)
+    plugins = [kind(trains=trains, overrides="megatron_bridge") for kind in kinds]
+    for _ in range(2):
+        for plugin in plugins:
+            for each in group:
+                plugin.setup(each, executor)
+    assert beside == sidecar
+    sections = {argument.partition(".")[0] for argument in trainer.args[2:]}
+    assert sections == {"ft", "train", "checkpoint", "nvrx_straggler", "rerun_state_machine"}
 
 
 def test_the_job_is_told_by_files(task: run.Script, executor: run.SlurmExecutor) -> None:

@@ -56,3 +56,37 @@ def test_a_killed_rank_comes_back_and_the_run_is_finished(tmp_path: Path) -> Non
     assert [event["step"] for event in job.events("checkpoint")] == [5, 10, 15, 20]
     assert job.log.count("FT: initialized.") == 2, "Megatron-Bridge's client is the only one"
     assert not job.events("timeouts", "not_working")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(16, Reason.RERUN_ELSEWHERE), pytest.param(17, Reason.VALIDATION_FAILED, marks=pytest.mark.slow)],
+)
+def test_a_result_that_megatron_rejects_is_a_verdict_that_names_whose_it_was(
+    tmp_path: Path, code: int, reason: Reason
+) -> None:
+    env = {"NRP_NODE_RUN": "1", "SLURMD_NODENAME": "n7"}
+    job = harness.start(tmp_path, "rejecting.py", str(code), "there", ranks=RANKS, launcher=harness.torchrun, env=env)
+    with ended_afterwards(job):
+        job.succeed()  # so that no launcher starts the ranks again on the same device
+    verdict = job.verdict
+    assert verdict is not None
+    assert (verdict.reason, int(verdict.code), verdict.step, verdict.rank, verdict.node) == (reason, code, 3, 1, "n7")
+    [suspect] = job.events("suspect_result")
+    told = {name: suspect[name] for name in ("suspect_rank", "node", "device", "step", "kind")}
+    assert told == {"suspect_rank": 1, "node": "n7", "device": 0, "step": 3, "kind": "rejected nan"}
+    assert len(job.events("results_stop")) == RANKS
+    assert not job.events("session_failed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("is_there", "reason"), [("there", Reason.RERUN_ELSEWHERE), ("missing", None)])
+def test_without_a_node_script_the_code_of_megatron_is_that_of_the_ranks(
+    tmp_path: Path, is_there: str, reason: Reason | None
+) -> None:
+    job = harness.start(tmp_path, "rejecting.py", "16", is_there, ranks=RANKS, launcher=harness.torchrun)
+    with ended_afterwards(job):
+        assert job.wait() == 1
+    assert (job.verdict.reason if job.verdict else None) is reason
+    failed = job.events("session_failed")
+    assert failed and {event["message"] for event in failed} == {"16"}

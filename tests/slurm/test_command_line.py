@@ -6,11 +6,13 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from nemo_resiliency_plugins import PreemptionPlugin
+from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
 from tests.harness import BIN, wait_for
 from tests.slurm.submitting import Submitted, submit
 from tests.slurm.test_fault_tolerance import plugin, script
@@ -41,9 +43,9 @@ def command(*arguments: object, env: dict[str, str]) -> subprocess.CompletedProc
     return subprocess.run(words, env={**os.environ, **env}, capture_output=True, text=True, timeout=150, check=False)
 
 
-def training(cluster: Cluster, root: Path) -> Submitted:
+def training(cluster: Cluster, root: Path, plugins: Sequence[ResiliencyPlugin] = ()) -> Submitted:
     root.mkdir()
-    job = submit(cluster, root, script(root, TRAINS.format(go=str(root / "go"))), [plugin()], nodes=2)
+    job = submit(cluster, root, script(root, TRAINS.format(go=str(root / "go"))), plugins or [plugin()], nodes=2)
     wait_for(lambda: job.events("first_step", rank=1), deadline_s=90, what=job.log)
     return job
 
@@ -64,6 +66,21 @@ def test_a_rank_on_another_node_is_hit_through_slurm(cluster: Cluster, tmp_path:
     assert job.ended() == ("COMPLETED", "0:0"), job.log
     last = json.loads(command(*away, "--json", env=laptop).stdout)
     assert (last["state"], last["failures"][0]["first"]["node"]) == ("finished", "n2")
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_preemption_of_a_job_without_the_plugin_is_warned_of(cluster: Cluster, tmp_path: Path, listens: bool) -> None:
+    root = tmp_path / "job"
+    plugins = [plugin(num_job_retries_on_failure=0), *([PreemptionPlugin()] if listens else [])]
+    job = training(cluster, root, plugins)
+    done = command("faults", job.directory, "preempt", "--rank", 1, "--yes", env=cluster.variables)
+    assert done.returncode == 0, done.stderr
+    assert ("the ranks die of it, unsaved" in done.stderr) is not listens
+    wait_for(lambda: job.events("preempted") or job.events("rank_ended"), deadline_s=60, what=job.log)
+    assert bool(job.events("preempted")) is listens
+    told = command("report", job.directory, env=cluster.variables).stdout
+    assert re.search(r"rank 1: fault injected: node=n2, kind=preempt", told), told
+    cluster.cancel(job.job_id)
 
 
 def test_the_code_of_a_rank_on_the_second_node_is_told_by_batch_script_and_report(

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from nemo_resiliency_plugins import (
     ConfigError,
+    ConflictError,
     FaultTolerancePlugin,
     InProcessRestartPlugin,
     PreemptionPlugin,
@@ -190,9 +191,34 @@ def test_the_command_of_the_readme_prints_a_script() -> None:
         (["--with", "nonsense"], "is unknown"),
         (["--env", "A"], "must be NAME=VALUE"),
         (["--set", "preempt_time=-1"], "preempt_time=-1"),
+        (
+            ["--with", "fault-tolerance", "--retries", "5"],
+            "--retries=5: num_job_retries_on_failure=2 of FaultToleranceP",
+        ),
+        (["--with", "fault-tolerance", "--srun-option=-K0"], "--srun-option='-K0'"),
+        (["--option=--nodes=3"], "--option='--nodes=3'"),
+        (["--option=--time=1", "--set", "preempt_time=90"], "must be shorter than the time limit 1."),
     ],
 )
 def test_the_verb_says_what_is_wrong(arguments: list[str], message: str) -> None:
     code, text = cli("preemption", "--directory", "/d", *arguments, "--", "python", "train.py")
     assert code == 2
     assert message in text
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_numbers_of_retries_are_a_conflict_in_either_order(order: int) -> None:
+    plugins = [FaultTolerancePlugin(), PreemptionPlugin()][::order]
+    with pytest.raises(ConflictError, match=r"^retries=5: num_job_retries_on_failure=2 .* Leave it out"):
+        sbatch_script(plugins, ["python"], directory="/d", retries=5)
+    same = [FaultTolerancePlugin(num_job_retries_on_failure=5), PreemptionPlugin()][::order]
+    assert "nrp_max_failures=5\n" in sbatch_script(same, ["python"], directory="/d", retries=5)
+
+
+def test_an_error_names_the_parameters_of_the_function() -> None:
+    with pytest.raises(ConflictError, match=r"^launcher="):
+        submitit_parameters([InProcessRestartPlugin()], directory="/d", launcher="torchrun")
+    with pytest.raises(ConflictError, match=r"^variables\['TORCH_CPP_LOG_LEVEL'\]="):
+        submitit_parameters([InProcessRestartPlugin()], directory="/d", variables={"TORCH_CPP_LOG_LEVEL": "info"})
+    with pytest.raises(TypeError, match="knots"):
+        submitit_parameters([PreemptionPlugin()], directory="/d", knots=2)

@@ -64,7 +64,7 @@ def test_hostile_bytes_are_refused_and_not_run(checkpointer: DcpCheckpointer, tm
     planted = {**weights, "host.rank00000": {"model": Hostile(trace)}}
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     with pytest.warns(UserWarning, match=r"single process"):
-        save(planted, storage_writer=FileSystemWriter(newest(tmp_path)), planner=planner, no_dist=True)
+        save(planted, storage_writer=FileSystemWriter(newest(tmp_path)), planner=planner)
     recommit(tmp_path)
     with pytest.raises(CheckpointError):
         checkpointer.resume()

@@ -38,7 +38,6 @@ def write(path: Path, content: Content, ranks: Ranks) -> list[Path]:
             storage_writer=FileSystemWriter(path),
             planner=planner(),
             process_group=ranks.group,
-            no_dist=ranks.alone,
         )
     return files_of(path, ranks)
 
@@ -75,7 +74,6 @@ def read(path: Path, state: TrainingState, ranks: Ranks, *, saved_by: int) -> No
             storage_reader=SafeReader(path),
             planner=SafePlanner(),
             process_group=ranks.group,
-            no_dist=ranks.alone,
         )
     host = found.pop(entry)
     state.scatter(Content(found, host))
@@ -84,8 +82,9 @@ def read(path: Path, state: TrainingState, ranks: Ranks, *, saved_by: int) -> No
 @contextmanager
 def reporting(path: Path) -> Iterator[None]:
     """torch's CheckpointException is a BaseException, and holds what each rank met, with its traceback."""
+    # Without a process group torch finds out by itself, and warns; that it can be told (no_dist) is new in 2.7.
     # A filter that stays: catch_warnings would change those of all threads, and put them back at the wrong time.
-    warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+    warnings.filterwarnings("ignore", "torch.distributed is (disabled|unavailable)", UserWarning)
     try:
         yield
     except CheckpointException as error:

@@ -1,16 +1,8 @@
-"""Code that will be missing in the job is found at submission, and what works is not refused: in real repositories."""
+"""Scripts and modules that will be missing in the job are found at submission, and what works is not refused."""
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-import json
-import subprocess
-import sys
-import types
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import nemo_run as run
 import pytest
@@ -18,77 +10,11 @@ from nemo_run.core.packaging.hybrid import HybridPackager
 
 from nemo_resiliency_plugins import FaultTolerancePlugin, PreemptionPlugin, UnsupportedError
 from nemo_resiliency_plugins.plugins import archive
+from tests.plugins.projects import Project, Told, pattern, script
 from tests.plugins.slurm import make
 
 SSH = {"host": "login", "user": "me", "job_dir": "/cluster/experiment"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Project:
-    """A repository of the user's, which is the working directory."""
-
-    root: Path
-
-    def write(self, *names: str, text: str = "def train():\n    pass\n") -> None:
-        for name in names:
-            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.root / name).write_text(text)
-
-    def commit(self, *names: str) -> None:
-        self.write(*names)
-        self.git("add", *(names or ["--all"]))
-        self.git("commit", "--quiet", "--message=x")
-
-    def git(self, *arguments: str) -> None:
-        own = ["-c", "user.name=me", "-c", "user.email=me@here", "-c", "protocol.file.allow=always"]
-        subprocess.run(["git", *own, *arguments], cwd=self.root, check=True, capture_output=True)
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    root = tmp_path / "project"
-    root.mkdir()
-    made = Project(root)
-    made.git("init", "--quiet")
-    monkeypatch.chdir(root)
-    monkeypatch.syspath_prepend(root)
-    yield made
-    for name in [name for name, module in sys.modules.items() if _is_below(module, tmp_path)]:
-        del sys.modules[name]
-
-
-def _is_below(module: Any, root: Path) -> bool:
-    return str(getattr(module, "__file__", None) or "").startswith(str(root))
-
-
-def train_of(module: str) -> Any:
-    importlib.invalidate_caches()
-    return importlib.import_module(module).train
-
-
-@pytest.fixture
-def warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Callable[..., list[str]]:
-    """What is said about a task aloud; an error if it is refused."""
-
-    def told(task: run.Script | run.Partial, packager: run.Packager | None = None, **fields: Any) -> list[str]:
-        caplog.clear()
-        executor = make(tmp_path, packager=packager or run.GitArchivePackager(), **fields)
-        FaultTolerancePlugin().setup(task, executor)
-        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-
-    return told
-
-
-Told = Callable[..., list[str]]
-
-
-def script(path: str, **fields: Any) -> run.Script:
-    return run.Script(path, entrypoint="python", **fields)
-
-
-def pattern(project: Project, *names: str) -> run.PatternPackager:
-    patterns = [str(project.root / name) for name in names]
-    return run.PatternPackager(include_pattern=patterns, relative_path=[str(project.root)] * len(names))
+COMMIT = "Commit it, or use a packager that ships the working tree, such as run.PatternPackager"
 
 
 def test_a_committed_script_is_shipped(project: Project, warnings: Told) -> None:
@@ -121,9 +47,6 @@ def test_what_a_ref_does_not_have_is_refused(project: Project, warnings: Told) -
         warnings(script("later.py"), packager)
 
 
-COMMIT = "Commit it, or use a packager that ships the working tree, such as run.PatternPackager"
-
-
 def test_names_in_the_job_begin_below_the_subpath(project: Project, warnings: Told) -> None:
     project.commit("part/train.py", "other.py")
     project.write("untracked.py")
@@ -151,6 +74,32 @@ def test_a_repository_without_a_commit_is_no_accident(project: Project) -> None:
     project.git("add", "train.py")
     project.write("new.py")
     assert archive.changed_files(run.GitArchivePackager()) == ["new.py", "train.py"]
+
+
+@pytest.mark.parametrize(
+    "packager", [run.GitArchivePackager(), HybridPackager(sub_packagers={"a": run.GitArchivePackager()})]
+)
+def test_outside_of_a_repository_there_is_nothing_to_ship(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packager: run.Packager
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    executor = make(tmp_path, packager=packager)
+    with pytest.raises(
+        UnsupportedError, match=r"executor\.packager='GitArchivePackager': ships .* in none.*run\.Packager"
+    ):
+        PreemptionPlugin().setup(run.Script(inline="true"), executor)
+    assert executor.launcher is None
+
+
+@pytest.mark.parametrize("fields", [{}, {"ref": "nowhere"}, {"subpath": "nowhere"}])
+def test_a_commit_or_a_part_that_is_not_there_is_refused(
+    project: Project, warnings: Told, fields: dict[str, str]
+) -> None:
+    if fields:
+        project.commit("train.py")
+    tree = "HEAD:nowhere" if "subpath" in fields else fields.get("ref", "HEAD")
+    with pytest.raises(UnsupportedError, match=rf"GitArchivePackager.*has no {tree}\. Commit"):
+        warnings(run.Script(inline="true"), run.GitArchivePackager(**fields))
 
 
 def test_what_export_ignore_leaves_out_is_missing(project: Project, warnings: Told) -> None:
@@ -261,112 +210,6 @@ def test_a_module_that_only_the_image_has_is_no_news(project: Project, warnings:
     project.commit("other.py")
     assert warnings(script("megatron.nowhere.train", m=True)) == []
     assert warnings(script("pytest", m=True)) == []
-
-
-def test_a_function_of_a_shipped_module_works(project: Project, warnings: Told) -> None:
-    project.commit("good.py", "pkg/__init__.py", "pkg/inner.py")
-    assert warnings(run.Partial(train_of("good"))) == []
-    assert warnings(run.Partial(train_of("pkg.inner"))) == []
-    assert warnings(run.Partial(train_of("good")), pattern(project, "*.py")) == []
-
-
-def test_a_function_of_an_untracked_module_is_told(project: Project, warnings: Told) -> None:
-    project.commit("good.py")
-    project.write("fresh.py")
-    said = warnings(run.Partial(train_of("fresh")))
-    assert "the function's module fresh (" in said[0]
-    assert "unless it is installed where the job runs, the import will fail. Commit fresh.py" in said[0]
-    [said_of_config] = [
-        text for text in warnings(run.Partial(dict, model=run.Config(train_of("fresh")))) if "module" in text
-    ]
-    assert "fresh" in said_of_config
-
-
-def test_a_function_from_outside_of_the_repository_is_told(
-    project: Project, warnings: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project.commit("good.py")
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "outside.py").write_text("def train():\n    pass\n")
-    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
-    [said] = warnings(run.Partial(train_of("outside")))
-    assert "the function's module outside (" in said
-
-
-def test_a_source_directory_is_found_by_the_jobs_path(
-    project: Project, warnings: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project.commit("src/deep.py")
-    monkeypatch.syspath_prepend(project.root / "src")
-    [said] = warnings(run.Partial(train_of("deep")))
-    assert "the function's module deep (" in said
-    for path in ("/nemo_run/code/src", "src:/opt/x"):
-        assert warnings(run.Partial(train_of("deep")), env_vars={"PYTHONPATH": path}) == []
-
-
-def test_an_installed_function_is_a_note(project: Project, warnings: Told, tmp_path: Path) -> None:
-    project.commit("good.py")
-    task = run.Partial(pytest.main)
-    assert warnings(task) == []
-    executor = make(tmp_path, packager=run.GitArchivePackager())
-    preview = FaultTolerancePlugin().preview(task, executor)
-    assert "note: the job has to have _pytest.config installed, as this machine has" in preview
-    assert "installed" not in FaultTolerancePlugin().preview(run.Partial(json.dumps), executor)
-
-
-def test_a_function_without_a_name_is_refused(project: Project, warnings: Told) -> None:
-    project.commit("good.py")
-
-    def inner() -> None:
-        pass
-
-    for function in (inner, lambda: None):
-        with pytest.raises(UnsupportedError, match=r"no name by which the job could import it.*top level of a module"):
-            warnings(run.Partial(function))
-
-
-@dataclasses.dataclass
-class LaunchingFile:
-    """Stands in for ``__main__``; ``train`` is defined there."""
-
-    path: Path
-    monkeypatch: pytest.MonkeyPatch
-
-    def task(self, text: str) -> run.Partial:
-        self.path.write_text(text)
-        module = types.ModuleType("__main__")
-        module.__file__ = str(self.path)
-        exec(compile(text, self.path, "exec"), module.__dict__)
-        self.monkeypatch.setitem(sys.modules, "__main__", module)
-        return run.Partial(module.train)
-
-
-@pytest.fixture
-def launching(project: Project, monkeypatch: pytest.MonkeyPatch) -> LaunchingFile:
-    return LaunchingFile(project.root / "launch.py", monkeypatch)
-
-
-GUARDED = "def train():\n    pass\n\nif __name__ == '__main__':\n    pass\n"
-
-
-def test_a_function_of_the_launching_file_works_where_the_job_sees_that_file(
-    launching: LaunchingFile, project: Project, warnings: Told
-) -> None:
-    project.commit("good.py")
-    (project.root / ".git" / "info" / "exclude").write_text("launch.py\n")
-    task = launching.task(GUARDED.replace("__name__ ==", "__name__=="))
-    assert warnings(task) == []
-    with pytest.raises(UnsupportedError, match=r"train.*launching file.*Move it to a module"):
-        warnings(task, container_image="image")
-
-
-def test_a_launching_file_that_would_submit_again_is_refused(launching: LaunchingFile, warnings: Told) -> None:
-    task = launching.task("def train():\n    pass\n")
-    with pytest.raises(UnsupportedError, match=r"it would submit once more. Submit below"):
-        warnings(task)
-    launching.path.unlink()
-    with pytest.raises(UnsupportedError, match=r"which the job cannot import"):
-        warnings(task)
 
 
 def test_a_copy_of_ours_in_the_jobs_code_is_told(project: Project, warnings: Told) -> None:
