@@ -11,7 +11,7 @@ TORCH ?= torch==2.13.0
 TORCH_PIP_ARGS ?=
 BIN := .venv/bin
 
-.PHONY: demo test test-all bench soak lint format clean
+.PHONY: demo test test-all bench bench-gpu soak lint format clean
 
 demo: .venv/installed
 	$(BIN)/nemo-resiliency demo
@@ -34,6 +34,10 @@ bench: .venv/installed
 	$(BIN)/python -m tests.benchmarks.submission
 	$(BIN)/python -m tests.benchmarks.goodput_check
 	$(BIN)/python -m tests.benchmarks.goodput
+
+# On a machine with two GPUs.
+bench-gpu: .venv/installed
+	$(BIN)/python -m tests.benchmarks.gpu
 
 # Faults at random on a real cluster, for half an hour.
 soak: .venv/installed

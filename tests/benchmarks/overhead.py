@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).with_name("overheads.py")
 PATHS = [str(SCRIPT.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
 HERE = {"GROUP_RANK": "0", "PYTHONPATH": os.pathsep.join(PATHS)}
 RANKS = torch.cuda.device_count() or 2
-STEPS = {1: 3000, 33: 300}
+STEPS = {33: 300, 1: 3000}
 """By the milliseconds of a step."""
 TRACED = 100 if torch.cuda.is_available() else 0
 VARIANTS = ("bare", "ours", "stock")
@@ -65,6 +65,7 @@ def main() -> None:
             loops = report.repeat(key, options.repeats, lambda root, how=variant, ms=step_ms: loop(root, how, ms))
             found[key] = [each.step_us for each in loops]
             waits[key] = loops[0].waits
+            print(key, found[key], waits[key] or "", flush=True)
         typical = {
             variant: statistics.median(found[f"overhead.{variant}_step_{step_ms}_ms_us"]) for variant in VARIANTS
         }
@@ -72,8 +73,6 @@ def main() -> None:
             key = f"overhead.{variant}_us_per_step" + ("" if step_ms == 33 else f"_{step_ms}_ms")
             costs[key] = round(typical[variant] - typical["bare"], 1)
     report.show(found, {}, costs)
-    if TRACED:
-        print(json.dumps(waits))
     report.save(options.output, found, waits, costs)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import itertools
 import json
 import time
@@ -23,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 from nemo_resiliency_plugins import runtime
+from nemo_resiliency_plugins.compat import nvrx_stragglers
 from tests.benchmarks.train import stock_sections
 
 Loop = AbstractContextManager[Iterator[int]]
@@ -84,8 +86,7 @@ def stock(work: Work, steps: int, root: Path) -> Iterator[Iterator[int]]:
 def stock_detection() -> Callable[[], AbstractContextManager[None]]:
     if not torch.cuda.is_available():
         return contextlib.nullcontext
-    from nvidia_resiliency_ext.straggler import Detector
-
+    Detector = importlib.import_module(nvrx_stragglers.home()).Detector
     Detector.initialize(report_time_interval=300.0, gather_on_rank0=True)
     return lambda: Detector.detection_section("step", profile_cuda=True)
 
