@@ -39,17 +39,17 @@ class KernelTimes:
             raise KernelTimesUnavailable("there is no GPU")
         try:
             check_version(installed_version())
-            home = _home()
-            self._profiler = importlib.import_module(f"{home}.cupti").CuptiManager(
+            place = home()
+            self._profiler = importlib.import_module(f"{place}.cupti").CuptiManager(
                 statsMaxLenPerKernel=SAMPLES_PER_KERNEL
             )
             self._profiler.initialize()
         except (UnsupportedError, ImportError, RuntimeError) as error:
             raise KernelTimesUnavailable(f"kernels cannot be profiled: {error}") from error
-        reporting = importlib.import_module(f"{home}.reporting")
+        reporting = importlib.import_module(f"{place}.reporting")
         kinds = ["relative_perf_scores", "individual_perf_scores"]
         self._reports = reporting.ReportGenerator(kinds, gather_on_rank0=False, pg=group, node_name=node)
-        self._statistic = importlib.import_module(f"{home}.statistics").Statistic
+        self._statistic = importlib.import_module(f"{place}.statistics").Statistic
 
     def start(self) -> None:
         """Raises KernelTimesUnavailable, say where somebody else has begun to profile."""
@@ -79,7 +79,8 @@ class KernelTimes:
         }
 
 
-def _home() -> str:
+def home() -> str:
+    """The name of the module that this version of NVRx has its detector in."""
     for name in HOMES:
         try:
             importlib.import_module(name)
