@@ -1,8 +1,9 @@
 """What two GPUs show that CPUs cannot: recovery, the vote, in-process restart, stragglers, checkpoints under NCCL.
 
-Run on a machine with two GPUs: ``python -m tests.benchmarks.gpu``, in about eight minutes. Recovery is measured under
-FaultTolerancePlugin's settings and under the feature document's flags in the same run; the other parts are the scripts
-of ``tests.device`` and the benchmarks of the vote and of a step's overhead. Writes ``build/bench-gpu.json``; an exit
+Run on a machine with two GPUs: ``python -m tests.benchmarks.gpu``, in about twenty minutes; recovery takes half of
+them, and ``--parts`` chooses. Recovery is measured under FaultTolerancePlugin's settings and under the feature
+document's flags in the same run; the other parts are the scripts of ``tests.device`` and the benchmarks of the vote and
+of a step's overhead. Writes ``build/bench-gpu.json``; an exit
 code other than 0 means that something did not work, which is told at the end.
 """
 
@@ -40,8 +41,8 @@ class Findings:
         self.told: dict[str, Any] = {}
         self.wrong: list[str] = []
 
-    def run(self, name: str, module: str, *arguments: str, ranks: int = 0) -> list[Any]:
-        """The lines of JSON that a module prints, run by torchrun where there are ``ranks``."""
+    def run(self, name: str, module: str, *arguments: str, ranks: int = 0) -> None:
+        """Note the lines of JSON that a module prints, run by torchrun where there are ``ranks``."""
         start = [program("torchrun"), "--standalone", f"--nproc-per-node={ranks}"] if ranks else [sys.executable]
         command = [*start, "-m", module, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
@@ -51,7 +52,6 @@ class Findings:
         if done.returncode:
             self.is_wrong(f"{name}: exit code {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}")
         self.told[name] = lines
-        return lines
 
     def is_wrong(self, what: str) -> None:
         print(f"did not work: {what}", flush=True)
