@@ -34,6 +34,8 @@ class Job:
     directory: Path
     ranks: int = 2
     ranks_per_node: int = 1
+    launcher: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What the ranks tell of the processes that they depend on."""
 
     def node(self, rank: int) -> str:
         return f"n{rank // self.ranks_per_node}"
@@ -41,7 +43,7 @@ class Job:
     @contextlib.contextmanager
     def rank(self, rank: int, attempt: Attempt) -> Iterator[Rank]:
         log = EventLog(self.directory, attempt, rank)
-        yield Rank(log, self.node(rank), self.ranks)
+        yield Rank(log, self.node(rank), self.ranks, self.launcher)
         log.close()
 
     def start(
@@ -80,6 +82,7 @@ class Rank:
     log: EventLog
     node: str
     world_size: int
+    launcher: dict[str, Any]
 
     def tell(self, at: float, event: str, **fields: Any) -> None:
         events.time = Clock(EPOCH + at)  # type: ignore[assignment]
@@ -89,13 +92,13 @@ class Rank:
             events.time = time
 
     def started(self, at: float, resumed: int | None) -> None:
-        self.tell(at, "rank_started", pid=1, node=self.node, script="train.py")
+        self.tell(at, "rank_started", pid=1, node=self.node, script="train.py", **self.launcher)
         self.tell(at + 2, "session_started", pid=1, node=self.node, world_size=self.world_size)
         self.tell(at + 4, "resumed", step=resumed, tier=None if resumed is None else "global", seconds=0.5)
         self.tell(at + 5, "first_step", step=resumed or 0)
 
-    def raised(self, at: float, kind: str, message: str, code: int = 1) -> None:
-        self.tell(at, "rank_failed", exception=kind, message=message, traceback=[], code=code)
+    def raised(self, at: float, kind: str, message: str, code: int = 1, **known: Any) -> None:
+        self.tell(at, "rank_failed", exception=kind, message=message, traceback=[], code=code, **known)
         self.tell(at + 0.1, "rank_ended", pid=1)
 
     def lost_a_peer(self, at: float) -> None:
@@ -104,5 +107,9 @@ class Rank:
     def killed(self, at: float) -> None:
         self.tell(at, "rank_ended", pid=1)
 
-    def says_it_hung(self, at: float, *, since: float, ended: float) -> None:
-        self.tell(at, "last_life", section="step", since=EPOCH + since, step=8, ended=EPOCH + ended, hung="step")
+    def says_it_hung(
+        self, at: float, *, since: float, ended: float, step: int = 8, section: str = "step", hung: bool = True
+    ) -> None:
+        times = {"since": EPOCH + since, "ended": EPOCH + ended, "span_s": 1.0}
+        fields = {"section": section, "step": step, "hung": section if hung else None, "node": self.node}
+        self.tell(at, "last_life", **times, **fields)

@@ -16,6 +16,7 @@ from nemo_resiliency_plugins.cli.status import Directory, Host, Ssh, located
 from nemo_resiliency_plugins.report import text
 from nemo_resiliency_plugins.report.summary import Report, summarize
 from nemo_resiliency_plugins.report.timeline import Lane, chosen_ranks, lanes
+from nemo_resiliency_plugins.report.words import duration
 
 MOST_STARTS = 40
 CHART_WIDTH = 100
@@ -41,15 +42,21 @@ def report(
         from nemo_resiliency_plugins.report.page import page
 
         html.write_text(page(told, shown))
+        _say_where(html, as_json)
     if png is not None:
         from nemo_resiliency_plugins.report.picture import draw
 
         draw(told, shown, png)
+        _say_where(png, as_json)
     if as_json:
         typer.echo(json.dumps({**dataclasses.asdict(told), "timeline": [dataclasses.asdict(lane) for lane in shown]}))
     else:
         _print(told, shown)
     raise typer.Exit(0 if told.is_well else 1)
+
+
+def _say_where(file: Path, as_json: bool) -> None:
+    typer.echo(f"written: {file.absolute()}", err=as_json)
 
 
 def _print(told: Report, shown: list[Lane]) -> None:
@@ -94,6 +101,6 @@ def _starts(told: Report) -> object:
         steps = (
             f"{'?' if start.from_step is None else start.from_step}-{'?' if start.to_step is None else start.to_step}"
         )
-        times = (text.duration(start.began_s), text.duration(start.ended_s))
+        times = (duration(start.began_s), duration(start.ended_s))
         rows(made, number, f"{start.attempt} cycle {start.cycle}{life}", *times, steps, start.how)
     return made

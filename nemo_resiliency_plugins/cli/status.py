@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -18,9 +18,11 @@ from nemo_resiliency_plugins.cli import remote
 from nemo_resiliency_plugins.cli.console import console
 from nemo_resiliency_plugins.report.reading import find_job
 from nemo_resiliency_plugins.report.state import State, state_of
-from nemo_resiliency_plugins.report.text import counted, duration
+from nemo_resiliency_plugins.report.words import counted, duration
 
 SHOWN_FAILURES = 8
+OTHER_LINES, LINES_A_FAILURE = 9, 6
+"""What a screen has to hold besides, and for a failure with a piece of news, where the lines are wrapped."""
 
 Look = Callable[[], State]
 Directory = Annotated[
@@ -61,9 +63,9 @@ def located(directory: str, host: str | None, ssh: str) -> Path:
     return find_job(Path(directory).expanduser() if host is None else remote.mirror(host, directory, ssh))
 
 
-def in_lines(state: State) -> Group:
-    """What a person reads, a fact a line."""
-    return Group(*(Text(line) for line in _lines(state)))
+def in_lines(state: State, most: int = SHOWN_FAILURES) -> Group:
+    """What a person reads, a fact a line; of failures and news the newest ``most``."""
+    return Group(*(Text(line) for line in _lines(state, most)))
 
 
 def headline(state: State) -> str:
@@ -74,7 +76,7 @@ def headline(state: State) -> str:
     return f"{state.state}: step {step}, checkpoint {saved}, {counted(len(state.failures), 'failure')}{quiet}"
 
 
-def _lines(state: State) -> list[str]:
+def _lines(state: State, most: int) -> list[str]:
     lines = [state.directory, headline(state)]
     lines.append(f"ranks: {state.world_size} on {counted(state.nodes, 'node')}")
     older = f" ({state.left_out} older ones not read: see report)" if state.left_out else ""
@@ -88,8 +90,10 @@ def _lines(state: State) -> list[str]:
         lines.append(
             "policy: " + ", ".join(f"{name} {value}" for name, value in kept.items() if value not in ("", None))
         )
-    lines.extend(f"failure: {failure}" for failure in state.failures[-SHOWN_FAILURES:])
-    lines.extend(f"news: {text}" for text in state.news[-SHOWN_FAILURES:])
+    if len(state.failures) > most:
+        lines.append(f"{counted(len(state.failures) - most, 'earlier failure')} not shown: see report")
+    lines.extend(f"failure: {failure}" for failure in state.failures[-most:])
+    lines.extend(f"news: {text}" for text in state.news[-most:])
     return lines
 
 
@@ -98,13 +102,19 @@ def _json(state: State) -> Text:
 
 
 def _follow_live(look: Look, every: float) -> State:
-    state: State = look()
-    with Live(in_lines(state), console=console(), auto_refresh=False) as live:
+    state, out = look(), console()
+    with Live(in_lines(state, _room(out)), console=out, auto_refresh=False) as live:
         while not state.is_over:
             time.sleep(every)
             state = look()
-            live.update(in_lines(state), refresh=True)
+            live.update(in_lines(state, _room(out)), refresh=True)
+        live.update(in_lines(state))
     return state
+
+
+def _room(out: Console) -> int:
+    """Failures that fit on the screen, since what goes below it cannot be drawn again."""
+    return min(SHOWN_FAILURES, max(1, (out.height - OTHER_LINES) // LINES_A_FAILURE))
 
 
 def _follow_in_lines(look: Look, every: float, as_json: bool) -> State:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 PACKAGE, DISTRIBUTION = "nemo_resiliency_plugins", "nemo-resiliency-plugins"
 ROOMS = (
-    *("__init__.py", "errors.py", "contract.py", "config", "compat", "runtime", "integrations"),
+    *("__init__.py", "errors.py", "contract.py", "evidence.py", "config", "compat", "runtime", "integrations"),
     *("plugins", "slurm", "recipes", "megatron_bridge.py"),
 )
 """Ranks and node scripts import the first ones, which need the standard library, torch and NVRx.

@@ -26,12 +26,16 @@ class Cause(str, enum.Enum):
 Piece = tuple[Cause, float]
 
 
-def pieces_of(start: Start, before: Start | None, after: Start | None) -> list[Piece]:
-    """The seconds from the end of ``before``, or from the begin of the job, to the end of ``start``."""
+def pieces_of(start: Start, before: Start | None, later: Sequence[Start], end: float) -> list[Piece]:
+    """The seconds from the end of ``before``, or from the begin of the job, to the ``end`` of ``start``.
+
+    Args:
+        later: all starts after it; those that have not resumed so far do not say what of it will count.
+    """
     found = []
-    marks = list(_marks(start, before, after))
-    for (cause, begin), end in zip(marks, [*(time for _, time in marks[1:]), end_of(start)], strict=True):
-        found.append((cause, max(0.0, end - begin)))
+    marks = list(_marks(start, before, later, end))
+    for (cause, begin), until in zip(marks, [*(time for _, time in marks[1:]), end], strict=True):
+        found.append((cause, max(0.0, until - begin)))
     return list(_without_saving(found, start.saving_s))
 
 
@@ -40,11 +44,11 @@ def end_of(start: Start) -> float:
     return max(start.last, start.ends.last, start.began)
 
 
-def counted_until(start: Start, after: Start | None) -> float:
+def counted_until(start: Start, later: Sequence[Start]) -> float:
     """Steps that were done later were done again; those of the last start, unless it has failed, all count."""
-    if after is None and start.ends.first is None:
+    if not later and start.ends.first is None:
         return math.inf
-    kept = start.newest_durable[0] if after is None and start.newest_durable else after.resumed if after else None
+    kept = _kept(start, later)
     if start.left in ("finished", "preempted") or kept is None:
         return math.inf if start.left else -math.inf
     if start.resumed is not None and kept <= start.resumed:
@@ -53,9 +57,16 @@ def counted_until(start: Start, after: Start | None) -> float:
     return at if at is not None else math.inf
 
 
-def _marks(start: Start, before: Start | None, after: Start | None) -> Iterator[Piece]:
+def _kept(start: Start, later: Sequence[Start]) -> int | None:
+    """The step from which the job went on, or can go on as far as is known; None: there is no checkpoint."""
+    for each in later:
+        if each.resumed is not None or each.is_running:
+            return each.resumed
+    return start.newest_durable[0] if start.newest_durable else None
+
+
+def _marks(start: Start, before: Start | None, later: Sequence[Start], end: float) -> Iterator[Piece]:
     """When each phase began, never before the one in front of it."""
-    end = end_of(start)
     latest = end_of(before) if before else start.began
     waiting = Cause.RESTART if before and before.attempt == start.attempt else Cause.AWAITING
     planned = [
@@ -63,7 +74,7 @@ def _marks(start: Start, before: Start | None, after: Start | None) -> Iterator[
         (Cause.STARTUP, start.began),
         (Cause.SETUP, start.in_session if start.in_session > -math.inf else end),
         (Cause.STEPS, start.running if start.is_running else end),
-        (Cause.AGAIN, counted_until(start, after)),
+        (Cause.AGAIN, counted_until(start, later)),
     ]
     planned.append(_last_phase(start, end))
     stops = planned[-1][1]
@@ -75,11 +86,11 @@ def _marks(start: Start, before: Start | None, after: Start | None) -> Iterator[
 def _last_phase(start: Start, end: float) -> Piece:
     first = start.ends.first
     if first is not None:
-        return Cause.DETECTION, _fault_began(start)
+        return Cause.DETECTION, fault_began(start)
     return Cause.LEAVING, min(start.noticed, end) if start.left == "preempted" else end
 
 
-def _fault_began(start: Start) -> float:
+def fault_began(start: Start) -> float:
     """When the first rank went wrong: that is noticed later only where it hung, or a fault was injected."""
     first = start.ends.first
     assert first is not None

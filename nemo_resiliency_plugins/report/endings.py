@@ -9,11 +9,14 @@ import re
 from typing import Any
 
 from nemo_resiliency_plugins.errors import is_of_a_peer
+from nemo_resiliency_plugins.evidence import Hindmost, Sign, one_of
 from nemo_resiliency_plugins.report.reading import Event
 
 DELIBERATE = ("finished", "preempted", "straggler_stop", "results_stop")
 ENDING_FAULTS = ("kill", "hang", "stop", "exception", "rank_killed", "rank_hung", "preempt")
 """Injected faults that end a rank."""
+INJECTED = "InjectedError"
+"""The runtime's exception: its message tells the step, which is told anyway."""
 _ORIGIN = re.compile(r"^\[[^\]]*\] *")
 """What torch puts in front of a message: the place in its source."""
 
@@ -56,10 +59,26 @@ class End:
     since: float | None = None
     injected: str | None = None
     """The fault that was injected into it."""
+    where: str | None = None
+    """File and line of the user's code that an exception came from."""
+    suspects: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+    """Rank and node of others that may as well have been the one that hung."""
 
     @property
     def place(self) -> str:
-        return f"rank {self.rank} on {self.node}" if self.node else f"rank {self.rank}"
+        return one_of([(self.rank, self.node), *self.suspects])
+
+    @property
+    def ranks(self) -> list[int]:
+        """This one, and all that are suspected like it."""
+        return [self.rank, *(rank for rank, _ in self.suspects)]
+
+    def __str__(self) -> str:
+        """What happened to it, at which step, and where in the code."""
+        injected = f" (injected: {self.injected})" if self.injected and self.injected != "exception" else ""
+        at = f" at step {self.step}" if self.step is not None else ""
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.what}{injected}{at}{where}"
 
 
 class RankEnds:
@@ -94,13 +113,18 @@ class RankEnds:
         if name in ("rank_ended", "life_ended"):
             self._ended(now, event)
 
-    def hung(self, rank: int, section: str, since: float | None, ended: float, step: int) -> None:
-        """Told by the next life of ``rank``."""
+    def hung(self, hindmost: Hindmost) -> None:
+        """Told by the next life of each rank, or by what it said last. Without any that overran, nobody has hung."""
         self._put_away()
-        for heap in self._heaps.values():
-            for _, _, end in heap:
-                if end.rank == rank and end.how in (How.KILLED, How.VANISHED):
-                    self._is_hung(end, section, since, ended, step)
+        if hindmost.hung is None:
+            return
+        for sign in hindmost.signs:
+            found = (end for how in (How.KILLED, How.VANISHED) for _, _, end in self._heaps[how])
+            end = next((end for end in found if end.rank == sign.rank), None)
+            if end is None:
+                end = End(sign.rank, sign.node, sign.ended, How.KILLED, "")
+                self._heaps[How.HUNG].append((-end.at, end.rank, end))
+            self._is_hung(end, sign, hindmost)
 
     def injected(self, event: Event) -> None:
         """A fault was put into a rank of this start."""
@@ -108,7 +132,8 @@ class RankEnds:
         for heap in self._heaps.values():
             for _, _, end in heap:
                 if end.rank == event["rank"] and event["kind"] in ENDING_FAULTS and event["time"] <= end.at:
-                    end.injected, end.step = event["kind"], event["step"]
+                    end.injected, end.suspects = event["kind"], []
+                    end.step = end.step if event["step"] is None else event["step"]
 
     def close(self, *, is_last: bool, left: str | None) -> None:
         """All is known. ``left``: why all ranks have left together; ``is_last``: those without an end may run."""
@@ -118,19 +143,27 @@ class RankEnds:
         if left is None and (noted or (self.counts[How.VANISHED] and not is_last)):
             self.failed = noted + self.counts[How.VANISHED] + self.counts[How.STOPPED]
             self.first = _first(every)
+            self._clear_others(every)
         self.last = max([self.last, *(end.at for end in every)])
+
+    def _clear_others(self, every: list[End]) -> None:
+        """Where it is known who hung, the others waited."""
+        for end in every:
+            if end.how is How.HUNG and self.first is not None and end.rank not in self.first.ranks:
+                end.suspects, end.what = [], end.what.replace("hung", "waited")
 
     def secondary(self) -> list[End]:
         """Ranks that have ended because of the first one, as far as they are kept, in order of time."""
         every = [end for how, heap in self._heaps.items() if how is not How.LEFT for _, _, end in heap]
-        return sorted((end for end in every if end is not self.first), key=lambda end: end.at)[: self._kept]
+        told = self.first.ranks if self.first else []
+        return sorted((end for end in every if end.rank not in told), key=lambda end: end.at)[: self._kept]
 
     def _raised(self, now: End, event: Event) -> None:
         if now.how in (How.RAISED, How.LEFT_ALONE):
             return  # the session's, before that of the process
         is_peer = is_of_a_peer(event["exception"], event["message"])
         now.how, now.at = How.LEFT_ALONE if is_peer else How.RAISED, event["time"]
-        now.what = _in_words(event)
+        now.what, now.step, now.where = _in_words(event), event.get("step"), event.get("where")
 
     def _ended(self, now: End, event: Event) -> None:
         self.last = max(self.last, event["time"])
@@ -139,11 +172,15 @@ class RankEnds:
         elif now.how is How.VANISHED:
             now.how, now.what = How.KILLED, "killed by a signal"
 
-    def _is_hung(self, end: End, section: str, since: float | None, ended: float, step: int) -> None:
+    def _is_hung(self, end: End, sign: Sign, hindmost: Hindmost) -> None:
         self.counts[end.how] -= 1
         self.counts[How.HUNG] += 1
-        end.how, end.at, end.since, end.what = How.HUNG, ended, since, f"hung in {section.replace('_', ' ')}"
-        end.step = step if end.step is None else end.step
+        end.how, end.at, end.since, end.what = How.HUNG, sign.ended, sign.since, f"hung in {hindmost.section}"
+        if hindmost.are_told_apart:
+            end.what += ", behind the other ranks"
+        end.node = end.node or sign.node
+        end.step = sign.step if end.step is None else end.step
+        end.suspects = [each for each in hindmost.places if each[0] != end.rank]
 
     def _put_away(self) -> None:
         end, self._now = self._now, None
@@ -173,6 +210,8 @@ def _first(ends: list[End]) -> End | None:
 
 
 def _in_words(event: dict[str, Any]) -> str:
+    if event["exception"] == INJECTED:
+        return "an injected exception"
     message = _ORIGIN.sub("", str(event["message"]).strip()).splitlines()
     if event["exception"] == "SystemExit":
         code = event.get("code")

@@ -8,7 +8,7 @@ import importlib.resources
 
 import jinja2
 
-from nemo_resiliency_plugins.report import text
+from nemo_resiliency_plugins.report import text, words
 from nemo_resiliency_plugins.report.summary import Report
 from nemo_resiliency_plugins.report.timeline import KINDS, Lane
 
@@ -25,7 +25,8 @@ def page(report: Report, lanes: list[Lane]) -> str:
         lanes=lanes,
         kinds=KINDS,
         began=datetime.datetime.fromtimestamp(report.began).isoformat(" ", "seconds"),
-        duration=text.duration,
+        duration=words.duration,
+        counted=words.counted,
         secondary=text.secondary,
         seconds=[(cause, seconds) for cause, seconds in report.seconds.items() if seconds],
         scale=(WIDTH - LABEL) / report.wall_s if report.wall_s else 0,

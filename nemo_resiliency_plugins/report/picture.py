@@ -6,9 +6,11 @@ from pathlib import Path
 
 from nemo_resiliency_plugins.errors import NotWorkingError
 from nemo_resiliency_plugins.report.summary import Report
-from nemo_resiliency_plugins.report.timeline import CHECKPOINT, FAULT, SETUP, STARTUP, STEPS, Lane
+from nemo_resiliency_plugins.report.timeline import CHECKPOINT, FAULT, FOLLOWED, SETUP, STARTUP, STEPS, Lane
+from nemo_resiliency_plugins.report.words import counted
 
-COLOURS = {STARTUP: "#b9bbc6", SETUP: "#8da4ef", STEPS: "#46a758", CHECKPOINT: "#ffc53d", FAULT: "#e5484d"}
+COLOURS = {STARTUP: "#b9bbc6", SETUP: "#8da4ef", STEPS: "#46a758", CHECKPOINT: "#ffc53d"}
+COLOURS |= {FOLLOWED: "#f4b8ba", FAULT: "#e5484d"}
 INCHES, INCHES_A_LANE = 12.0, 0.3
 
 
@@ -34,7 +36,7 @@ def draw(report: Report, lanes: list[Lane], path: Path) -> None:
     axes.set_yticks(range(len(lanes)), [f"rank {lane.rank}" for lane in lanes])
     axes.invert_yaxis()
     axes.set_xlabel("seconds since the begin of the job")
-    axes.set_title(f"{report.state}, goodput {report.goodput:.1%}, {len(report.failures)} failures")
+    axes.set_title(f"{report.state}, goodput {report.goodput:.1%}, {counted(len(report.failures), 'failure')}")
     handles = [Patch(color=colour, label=kind) for kind, colour in COLOURS.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     figure.savefig(path, format="png", dpi=120)

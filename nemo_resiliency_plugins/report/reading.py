@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_resiliency_plugins.errors import ConfigError
+from nemo_resiliency_plugins.evidence import Sign
 
 Event = dict[str, Any]
 
@@ -131,10 +132,20 @@ class Doing:
     limit_s: float | None
     step: int
     ended: float | None
+    node: str = ""
+    span_s: float = 0.0
 
     @property
     def hung(self) -> bool:
         return self.ended is not None and self.limit_s is not None and self.ended - self.since >= self.limit_s
+
+    @property
+    def sign(self) -> Sign | None:
+        """Of a rank that is gone."""
+        if self.ended is None:
+            return None
+        last = (self.rank, self.node, self.section, self.since, self.step, self.span_s)
+        return Sign(*last, self.ended, self.section if self.hung else None)
 
 
 def doings(directory: Path) -> Iterator[Doing]:
@@ -144,4 +155,5 @@ def doings(directory: Path) -> Iterator[Doing]:
             lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip(" \0")]
             said, end = lines[0], lines[1] if len(lines) > 1 and lines[1]["pid"] == lines[0]["pid"] else {}
             rank = int(path.stem.removeprefix("rank"))
-            yield Doing(rank, said["section"], said["since"], said["limit_s"], said["step"], end.get("ended"))
+            now = (said["section"], said["since"], said["limit_s"], said["step"])
+            yield Doing(rank, *now, end.get("ended"), said["node"], said["span_s"])

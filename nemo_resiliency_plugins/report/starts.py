@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from nemo_resiliency_plugins import evidence
+from nemo_resiliency_plugins.evidence import Hindmost, Sign
 from nemo_resiliency_plugins.report.endings import RankEnds, is_deliberate
 from nemo_resiliency_plugins.report.reading import Doing, Event, EventFile, events_of
 
@@ -17,6 +20,10 @@ KEPT_NEWS = 64
 OF_ALL_RANKS_ALIKE = ("checkpoint", "checkpoint_scheduled", "timeouts", "straggler_report", "determinism")
 """Events of which rank 0's are enough."""
 NEWS = ("straggler", "suspect_result", "checkpoint_failed", "node_excluded", "not_working", "ranks_lost")
+
+HERE = evidence.machine()
+DEFAULT = {"node": "", "span_s": 0.0}
+"""For what only newer events tell."""
 
 Key = tuple[str, int, int]
 """Attempt, cycle, and life in the process."""
@@ -46,15 +53,33 @@ class Start:
     left: str | None = None
     """Why all ranks have ended together."""
     ends: RankEnds = dataclasses.field(default_factory=lambda: RankEnds(KEPT_ENDS))
-    hung_before: dict[int, Event] = dataclasses.field(default_factory=dict)
-    """What ranks of this start say of their previous life: it hung."""
+    processes: set[tuple[int, int]] = dataclasses.field(default_factory=set)
+    """Launchers and ranks: number and begin, as in ``evidence``."""
+    is_here: bool = True
+    """Whether all those processes are of this machine, as far as anybody has told."""
+    before: Hindmost = dataclasses.field(default_factory=Hindmost)
+    """What ranks of this start say of the end of their previous life."""
     injected: list[Event] = dataclasses.field(default_factory=list)
     news: list[Event] = dataclasses.field(default_factory=list)
+    looks_for_stragglers: bool | None = None
+    """None: an older runtime has not told."""
+    straggler_reports: int = 0
 
     @property
     def is_running(self) -> bool:
         """Whether a step was done."""
         return self.running > -math.inf
+
+    @functools.cached_property
+    def is_gone(self) -> bool:
+        """Whether launcher and ranks are known to have ended; on another machine nobody can know."""
+        known = self.is_here and self.processes
+        return bool(known) and all(evidence.started(pid) != began for pid, began in self.processes)
+
+    @functools.cached_property
+    def is_there(self) -> bool:
+        """Whether launcher or ranks are known to run."""
+        return self.is_here and bool(self.processes) and not self.is_gone
 
     @property
     def newest_durable(self) -> tuple[int, float] | None:
@@ -81,6 +106,9 @@ class Start:
     def _on_rank_started(self, event: Event) -> None:
         self.began = min(self.began, event["time"])
         self.nodes.add(event["node"])
+        self.is_here = self.is_here and event.get("machine") == HERE is not None
+        if self.is_here:
+            self.processes.update((pid, began) for pid, began in event["processes"])
 
     def _on_life_began(self, event: Event) -> None:
         self.began = min(self.began, event["time"])
@@ -89,18 +117,30 @@ class Start:
         self.began = min(self.began, event["time"])
         self.in_session = max(self.in_session, event["time"])
         self.world_size = max(self.world_size, event["world_size"])
+        self.looks_for_stragglers = event.get("stragglers", self.looks_for_stragglers)
         self.nodes.add(event["node"])
 
     def _on_resumed(self, event: Event) -> None:
         self.resumed = event["step"] or 0
         self.newest = max(self.newest or 0, self.resumed)
+        if event["rank"] == 0 and event["tier"] == "global":
+            self.durable.append((self.resumed, event["time"]))
 
     def _on_first_step(self, event: Event) -> None:
         self.running = max(self.running, event["time"])
         self.newest = max(self.newest or 0, event["step"] + 1)
 
+    def _on_session_failed(self, event: Event) -> None:
+        if event.get("step") is not None:
+            self.newest = max(self.newest or 0, event["step"])
+
+    _on_life_failed = _on_session_failed
+
     def _on_progress(self, event: Event) -> None:
         self.newest = max(self.newest or 0, event["step"])
+
+    def _on_straggler_report(self, event: Event) -> None:
+        self.straggler_reports += event["rank"] == 0
 
     def _on_checkpoint_scheduled(self, event: Event) -> None:
         if event["rank"] == 0:
@@ -123,8 +163,8 @@ class Start:
             self.news.append(event)  # where all ranks leave together, no failure tells of it
 
     def _on_last_life(self, event: Event) -> None:
-        if event["hung"] and len(self.hung_before) < KEPT_ENDS:
-            self.hung_before[event["rank"]] = event
+        fields = {field.name: event.get(field.name, DEFAULT.get(field.name)) for field in dataclasses.fields(Sign)}
+        self.before.add(Sign(**fields))
 
 
 def read_starts(files: Iterable[EventFile], last: Iterable[Doing] = ()) -> list[Start]:
@@ -141,7 +181,7 @@ def read_starts(files: Iterable[EventFile], last: Iterable[Doing] = ()) -> list[
     for each, later in itertools.zip_longest(ordered, ordered[1:]):
         for event in each.injected:
             each.ends.injected(event)
-        each.ends.close(is_last=later is None, left=each.left)
+        each.ends.close(is_last=later is None and not each.is_gone, left=each.left)
     return ordered
 
 
@@ -186,9 +226,6 @@ def _from_outside(file: EventFile, starts: dict[Key, Start]) -> Iterator[tuple[K
 
 def _tell_of_hangs(starts: list[Start], last: Iterable[Doing]) -> None:
     for before, after in itertools.pairwise(starts):
-        for rank, event in after.hung_before.items():
-            before.ends.hung(rank, event["hung"], event.get("since"), event["ended"], event["step"])
+        before.ends.hung(after.before)
     if starts:
-        for each in last:
-            if each.hung and each.ended is not None:
-                starts[-1].ends.hung(each.rank, each.section, each.since, each.ended, each.step)
+        starts[-1].ends.hung(Hindmost(each.sign for each in last if each.sign is not None))

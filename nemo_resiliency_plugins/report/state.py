@@ -85,7 +85,7 @@ def newest(files: list[EventFile]) -> list[EventFile]:
 
 def quiet_s(report: Report, said: list[float], now: float) -> float:
     """Seconds since any rank has told anything."""
-    return max(0.0, now - max([report.began + report.wall_s, *said]))
+    return max(0.0, now - max([report.last_news, *said]))
 
 
 def _longest(at_work: list[Doing], now: float) -> str:

@@ -7,17 +7,14 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from nemo_resiliency_plugins.report.accounting import Cause, Piece, end_of, pieces_of, share
+from nemo_resiliency_plugins.report.accounting import Cause, Piece, end_of, fault_began, pieces_of, share
 from nemo_resiliency_plugins.report.endings import End
-from nemo_resiliency_plugins.report.reading import Event, EventFile, doings, event_files, newest_policy
+from nemo_resiliency_plugins.report.news import about_stragglers, news_of
+from nemo_resiliency_plugins.report.reading import EventFile, doings, event_files
+from nemo_resiliency_plugins.report.standing import BAD, OVER, RUNNING, is_for_good, since_the_last_start, state_of
 from nemo_resiliency_plugins.report.starts import Start, read_starts
+from nemo_resiliency_plugins.report.words import counted
 
-QUIET_S = 60.0
-"""Without any news for so long, and without an end, nobody can say that the job runs."""
-BAD = ("failed", "no news", "not started", "ended", "validation failed")
-OVER = ("finished", "failed", "ended", "validation failed")
-FOR_GOOD = ("stop", "leave")
-"""What the batch script does when there is to be no further attempt."""
 COST = (Cause.DETECTION, Cause.AGAIN)
 COST_OF_NEXT = (Cause.RESTART, Cause.AWAITING, Cause.STARTUP, Cause.SETUP)
 
@@ -34,14 +31,16 @@ class Failure:
     steps_again: int | None
     cost_s: float
     done: str
+    began: float
+    """When the first rank went wrong, in seconds since the epoch."""
+    is_paid: bool
+    """Whether more is not to be added to the cost."""
 
     def __str__(self) -> str:
         """One line: what happened, where, what was done, what it cost."""
-        injected = f" (injected: {self.first.injected})" if self.first.injected else ""
-        at = f" at step {self.first.step}" if self.first.step is not None else ""
-        again = f", {self.steps_again} steps done again" if self.steps_again else ""
-        cost = f"; cost {self.cost_s:.1f} s{again}"
-        return f"{self.first.place}: {self.first.what}{injected}{at}; {self.done}{cost}"
+        again = f", {counted(self.steps_again, 'step')} done again" if self.steps_again else ""
+        cost = f"; cost {self.cost_s:.1f} s{'' if self.is_paid else ' so far'}{again}"
+        return f"{self.first.place}: {self.first}; {self.done}{cost}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,16 +75,17 @@ class Report:
     failures: list[Failure]
     starts: list[StartLine]
     news: list[str]
+    stragglers: str
+    """Whether slow ranks were looked for, and what was found."""
+    last_news: float
+    """In seconds since the epoch."""
+    is_over: bool
+    """Whether nothing more is to come."""
 
     @property
     def is_well(self) -> bool:
         """Whether the job runs, waits for its next start, or has come to a good end."""
         return not self.state.startswith(BAD)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more is to come."""
-        return self.state.startswith(OVER)
 
     @property
     def first_failure(self) -> Failure | None:
@@ -101,78 +101,60 @@ def summarize(directory: Path, now: float | None = None, files: Iterable[EventFi
     """
     now = time.time() if now is None else now
     starts = read_starts(event_files(directory) if files is None else files, doings(directory))
-    around = list(zip([None, *starts], starts, [*starts[1:], None], strict=False))
-    pieces = [pieces_of(start, before, after) for before, start, after in around]
+    state = state_of(directory, starts, now)
+    for_good = is_for_good(state, starts)
+    pieces = [
+        pieces_of(start, before, starts[index:], now if state == RUNNING and start is starts[-1] else end_of(start))
+        for index, (before, start) in enumerate(zip([None, *starts], starts, strict=False), 1)
+    ]
+    pieces.append(since_the_last_start(state, starts, now))
     every = [piece for each in pieces for piece in each]
     began = starts[0].began if starts else now
     durable = [each.newest_durable[0] for each in starts if each.newest_durable]
     return Report(
         directory=str(directory),
-        state=state_of(directory, starts, now),
+        state=state,
         began=began,
         wall_s=sum(seconds for _, seconds in every),
         goodput=share(every, Cause.STEPS),
         world_size=max((start.world_size for start in starts), default=0),
         nodes=max((len(start.nodes) for start in starts), default=0),
-        step=starts[-1].newest if starts else None,
+        step=next((each.newest for each in reversed(starts) if each.newest is not None), None),
         durable=max(durable, default=None),
         attempts=len({start.attempt for start in starts}),
         seconds={cause.value: sum(seconds for each, seconds in every if each is cause) for cause in Cause},
-        failures=[_failure(index, starts, pieces) for index, each in enumerate(starts) if each.ends.first],
+        failures=[_failure(index, starts, pieces, for_good) for index, each in enumerate(starts) if each.ends.first],
         starts=[_line(start, began) for start in starts],
-        news=[in_words(event) for start in starts for event in start.news],
+        news=list(news_of(starts)),
+        stragglers=about_stragglers(starts),
+        last_news=end_of(starts[-1]) if starts else now,
+        is_over=for_good or state.startswith(OVER),
     )
 
 
-def state_of(directory: Path, starts: list[Start], now: float) -> str:
-    """One or a few words; see BAD and OVER."""
-    policy = newest_policy(directory)
-    if not starts:
-        return "not started"
-    last = starts[-1]
-    if last.left in ("finished", "validation_failed"):
-        return last.left.replace("_", " ")
-    if policy.get("state") == "ended":
-        return f"{'ended' if policy.get('action') in FOR_GOOD else 'waits for its next start'}: {policy['why']}"
-    if last.left:
-        return f"left together: {last.left.replace('_', ' ')}"
-    if last.ends.first is not None:
-        return "between two starts" if now - end_of(last) < QUIET_S else "failed"
-    quiet_s = now - max(end_of(last), max((each.since for each in doings(directory)), default=0.0))
-    return "running" if quiet_s < QUIET_S else f"no news for {quiet_s:.0f} s"
-
-
-def in_words(event: Event) -> str:
-    """What an event beside the failures tells, with its place."""
-    fields = {name: value for name, value in event.items() if name not in ("event", "time", "attempt", "cycle")}
-    rank = fields.pop("rank", None)
-    who = f"rank {rank}: " if rank is not None else ""
-    told = ", ".join(f"{name}={value}" for name, value in fields.items() if value not in (None, "", [], {}))
-    return f"{who}{event['event'].replace('_', ' ')}: {told}"
-
-
-def _failure(index: int, starts: list[Start], pieces: list[list[Piece]]) -> Failure:
+def _failure(index: int, starts: list[Start], pieces: list[list[Piece]], for_good: bool) -> Failure:
     start, after = starts[index], starts[index + 1] if index + 1 < len(starts) else None
     assert start.ends.first is not None
     cost = sum(seconds for cause, seconds in pieces[index] if cause in COST)
-    if after is not None:
-        cost += sum(seconds for cause, seconds in pieces[index + 1] if cause in COST_OF_NEXT)
+    cost += sum(seconds for cause, seconds in pieces[index + 1] if cause in COST_OF_NEXT)
     resumed = after.resumed if after else None
     reached = start.newest if start.ends.first.step is None else max(start.ends.first.step, start.newest or 0)
     again = max(0, reached - resumed) if resumed is not None and reached is not None else None
     secondary = start.ends.secondary()
-    done = _done(start, after)
-    return Failure(index, start.ends.first, max(0, start.ends.failed - 1), secondary, resumed, again, cost, done)
+    is_paid = for_good or index + 2 < len(starts) or (after is not None and after.is_running)
+    done = _done(start, after, is_paid)
+    told = (max(0, start.ends.failed - 1), secondary, resumed, again, cost, done, fault_began(start), is_paid)
+    return Failure(index, start.ends.first, *told)
 
 
-def _done(start: Start, after: Start | None) -> str:
+def _done(start: Start, after: Start | None, is_paid: bool) -> str:
     if after is None:
-        return "not started again so far"
+        return "not started again" if is_paid else "not started again so far"
     how = "started again in the job" if start.attempt == after.attempt else "started again by a new attempt"
     if start.attempt == after.attempt and start.cycle == after.cycle:
         how = "started again in the process"
     if after.resumed is None:
-        return f"{how}, not resumed so far"
+        return f"{how}, from no checkpoint" if after.is_running else f"{how}, not resumed{'' if is_paid else ' so far'}"
     return f"{how}, resumed from step {after.resumed}" if after.resumed else f"{how} from step 0"
 
 

@@ -6,11 +6,20 @@ import datetime
 from collections.abc import Iterator
 
 from nemo_resiliency_plugins.report.summary import Failure, Report
-from nemo_resiliency_plugins.report.timeline import CHECKPOINT, FAULT, SETUP, STARTUP, STEPS, Lane, Segment
+from nemo_resiliency_plugins.report.timeline import (
+    CHECKPOINT,
+    FAULT,
+    FOLLOWED,
+    KINDS,
+    SETUP,
+    STARTUP,
+    STEPS,
+    Lane,
+    Segment,
+)
+from nemo_resiliency_plugins.report.words import counted, duration
 
-SIGNS = {STARTUP: ".", SETUP: ":", STEPS: "=", CHECKPOINT: "c", FAULT: "X"}
-OVER = (STARTUP, SETUP, STEPS, CHECKPOINT, FAULT)
-"""What comes later hides what is below it."""
+SIGNS = {STARTUP: ".", SETUP: ":", STEPS: "=", CHECKPOINT: "c", FAULT: "X", FOLLOWED: "x"}
 SHOWN_SECONDARY = 3
 
 
@@ -24,6 +33,7 @@ def heading(report: Report) -> Iterator[str]:
     starts = ", ".join(counted(count, noun) for count, noun in counts)
     yield f"began {began}, {duration(report.wall_s)}; {starts}"
     yield f"goodput {report.goodput:.1%}: the part of the time that was spent in steps which counted"
+    yield report.stragglers
 
 
 def failures(report: Report) -> Iterator[str]:
@@ -45,29 +55,15 @@ def chart(lanes: list[Lane], wall_s: float, width: int) -> Iterator[str]:
     """A line of signs for each rank, from the begin to the end of the job."""
     for lane in lanes:
         signs = [" "] * width
-        for segment in sorted(lane.segments, key=lambda each: OVER.index(each.kind)):
+        for segment in sorted(lane.segments, key=lambda each: KINDS.index(each.kind)):
             first, last = (min(width - 1, int(at / wall_s * width)) if wall_s else 0 for at in _ends(segment))
             signs[first : last + 1] = SIGNS[segment.kind] * (last + 1 - first)
         yield f"rank {lane.rank:>4} {''.join(signs).rstrip()}"
-    yield "         " + ", ".join(f"{sign} {kind}" for kind, sign in SIGNS.items())
+    yield "         " + ", ".join(f"{sign} {kind.replace('-by-', ' by ')}" for kind, sign in SIGNS.items())
 
 
 def _ends(segment: Segment) -> tuple[float, float]:
     return segment.begin, segment.end
-
-
-def duration(seconds: float) -> str:
-    """``1 d 02:03:04``, or seconds below two minutes."""
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    days, rest = divmod(round(seconds), 86400)
-    clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
-    return f"{days} d {clock}" if days else clock
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 node``, ``2 nodes``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _or_none(value: int | None) -> str:

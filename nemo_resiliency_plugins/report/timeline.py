@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nemo_resiliency_plugins.report.reading import Event, event_files, events_of
-from nemo_resiliency_plugins.report.summary import Report
+from nemo_resiliency_plugins.report.summary import Failure, Report
 
-STARTUP, SETUP, STEPS, CHECKPOINT, FAULT = "start-up", "set-up", "steps", "checkpoint", "fault"
-KINDS = (STARTUP, SETUP, STEPS, CHECKPOINT, FAULT)
+STARTUP, SETUP, STEPS, CHECKPOINT = "start-up", "set-up", "steps", "checkpoint"
+FAULT, FOLLOWED = "fault", "ended-by-it"
+"""The rank that went wrong, and those that failed because of it."""
+KINDS = (STARTUP, SETUP, STEPS, CHECKPOINT, FOLLOWED, FAULT)
+"""What comes later hides what is below it."""
 FINEST = 1500
 """A lane has no more checkpoints than this in the width of the page."""
 
@@ -35,7 +38,7 @@ class Lane:
 
 def chosen_ranks(report: Report, most: int) -> list[int]:
     """Those that failed first, rank 0, and then the lowest ones."""
-    failed = [failure.first.rank for failure in report.failures]
+    failed = [rank for failure in report.failures for rank in failure.first.ranks]
     wanted = dict.fromkeys([*failed[:most], 0, *range(min(most, report.world_size))])
     return sorted(list(wanted)[:most])
 
@@ -46,15 +49,31 @@ def lanes(directory: Path, report: Report, ranks: list[int]) -> list[Lane]:
     finest_s = report.wall_s / FINEST
     for file in event_files(directory):
         if file.rank in found:
-            found[file.rank].extend(_Lane(report.began, finest_s).segments(events_of(file)))
+            found[file.rank].extend(_Lane(report, finest_s).segments(events_of(file)))
+    for failure in report.failures:
+        for rank in failure.first.ranks:
+            if rank in found:
+                found[rank] = _with_fault(found[rank], _fault(failure, report))
     return [Lane(rank, sorted(each, key=lambda segment: segment.begin)) for rank, each in found.items()]
+
+
+def _fault(failure: Failure, report: Report) -> Segment:
+    """From when the rank went wrong until the end of its start: a killed rank can tell nothing of it itself."""
+    begin = failure.began - report.began
+    return Segment(FAULT, begin, max(begin, report.starts[failure.start].ended_s), str(failure.first))
+
+
+def _with_fault(segments: list[Segment], fault: Segment) -> list[Segment]:
+    """What the rank itself has told of its failure is that fault."""
+    inside = [each for each in segments if each.kind == FOLLOWED and fault.begin <= each.begin <= fault.end]
+    return [*(each for each in segments if each not in inside), fault]
 
 
 class _Lane:
     """Turns the events of one file into segments."""
 
-    def __init__(self, began: float, finest_s: float) -> None:
-        self._began = began
+    def __init__(self, report: Report, finest_s: float) -> None:
+        self._began = report.began
         self._finest_s = finest_s
         self._open: tuple[str, float, str] | None = None
         self._last_save = float("-inf")
@@ -72,8 +91,8 @@ class _Lane:
                 yield from self._switch((SETUP, at, event["node"]), at)
             elif name == "first_step":
                 yield from self._switch((STEPS, at, f"from step {event['step']}"), at)
-            elif name in ("fault_injected", "rank_failed", "session_failed", "life_failed", "startup_timeout"):
-                yield from self._fault(event, at)
+            elif name in ("rank_failed", "session_failed", "life_failed", "startup_timeout", "fault_injected"):
+                yield from self._failed(event, at)
             elif name in ("rank_ended", "life_ended"):
                 yield from self._switch(None, at)
         yield from self._switch(None, at)
@@ -84,10 +103,13 @@ class _Lane:
             yield Segment(kind, begin, max(at, begin), note)
         self._open = new
 
-    def _fault(self, event: Event, at: float) -> Iterator[Segment]:
-        if self._open is None or self._open[0] != FAULT:
-            note = event.get("kind") or f"{event.get('exception', event['event'])}: {event.get('message', '')}"[:160]
-            yield from self._switch((FAULT, at, note), at)
+    def _failed(self, event: Event, at: float) -> Iterator[Segment]:
+        """The fault itself is drawn over the rank that was the first."""
+        if event["event"] == "fault_injected":
+            yield Segment(FAULT, at, at, f"injected: {event['kind']}")
+        elif self._open is None or self._open[0] != FOLLOWED:
+            note = f"{event.get('exception', event['event'])}: {event.get('message', '')}"[:160]
+            yield from self._switch((FOLLOWED, at, note), at)
 
     def _save(self, event: Event, at: float) -> Iterator[Segment]:
         if event["written"] and at - self._last_save >= self._finest_s:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sys
+import sysconfig
 import time
 import traceback
 from pathlib import Path
@@ -13,6 +16,7 @@ from nemo_resiliency_plugins.contract import Attempt, events_path
 from nemo_resiliency_plugins.runtime.log import logger
 
 TRACEBACK_LINES = 40
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
 class EventLog:
@@ -54,7 +58,31 @@ def emit_failure(log: EventLog, event: str, error: BaseException, **fields: Any)
     """Record the error that ended something, with the end of its traceback."""
     text = "".join(traceback.format_tb(error.__traceback__)).splitlines()
     told = {"exception": type(error).__name__, "message": message_of(error), "traceback": text[-TRACEBACK_LINES:]}
-    log.emit(event, **told, **fields)
+    log.emit(event, **told, where=where(error), **fields)
+
+
+def where(error: BaseException) -> str | None:
+    """``train.py:14`` of the innermost frame of the user's own; None for an error that was never raised."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    own = [each for each in frames if _is_own(each[0].f_code.co_filename)]
+    scripts = [each for each in frames if each[0].f_globals.get("__name__") == "__main__"]
+    for frame, number in (own or scripts or frames)[-1:]:
+        return f"{_short(frame.f_code.co_filename)}:{number}"
+    return None
+
+
+def _short(file: str) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        return str(Path(file).relative_to(Path.cwd()))
+    return file
+
+
+def _is_own(file: str) -> bool:
+    """Whether neither Python, an installed package, nor this one has brought ``file``."""
+    homes = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    homes += [sys.prefix] if sys.prefix != sys.base_prefix else []
+    installed = any(part in file for part in ("site-packages", "dist-packages"))
+    return not (installed or file.startswith(("<", PACKAGE, *(home + os.sep for home in homes))))
 
 
 def message_of(error: BaseException) -> str:

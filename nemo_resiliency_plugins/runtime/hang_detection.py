@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -134,9 +135,8 @@ class HangDetection(NoHangDetection):
     def _report_last_life(self) -> None:
         last = self._monitor.last_life
         if last is not None:
-            doing = last.doing
-            told = {"section": doing.section, "since": doing.since, "step": doing.step}
-            self._events.emit("last_life", **told, ended=last.ended, hung=last.hung_in)
+            told = dataclasses.asdict(last.sign(self._identity.rank))
+            self._events.emit("last_life", **told)
 
 
 def _span(span_s: float, step_limit: float | None) -> float:

@@ -16,8 +16,9 @@ import sys
 import threading
 import types
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from nemo_resiliency_plugins import evidence
 from nemo_resiliency_plugins.config import FaultToleranceConfig
 from nemo_resiliency_plugins.contract import (
     ENV_DIR,
@@ -56,7 +57,8 @@ def main(arguments: list[str]) -> None:
         os.environ[ENV_DIR] = str(identity.directory)  # absolute, whatever directory the script goes to
     script = Path(arguments[0]).absolute() if not as_module else find_module(arguments[0])
     events = EventLog(identity.directory, identity.attempt, identity.rank)
-    events.emit("rank_started", pid=os.getpid(), node=identity.node, script=arguments[0])
+    place = {"pid": os.getpid(), "node": identity.node}
+    events.emit("rank_started", **place, script=arguments[0], **_processes(identity))
     _guard_start(script, config, identity, events)
     own = os.getpid()
     try:
@@ -65,6 +67,14 @@ def main(arguments: list[str]) -> None:
     except BaseException as error:
         _ended(error, own, identity, events)
         raise
+
+
+def _processes(identity: Identity) -> dict[str, Any]:
+    """By what a reader on this machine can tell that the job is over. In a Slurm job the batch script may go on."""
+    if not identity.launched or "SLURM_JOB_ID" in os.environ:
+        return {}
+    own = [(pid, evidence.started(pid)) for pid in (os.getppid(), os.getpid())]
+    return {"machine": evidence.machine(), "processes": own}
 
 
 def _ended(error: BaseException | None, own: int, identity: Identity, events: EventLog) -> None:

@@ -49,6 +49,11 @@ class Loop:
             rule = f"the attached state is that after {self.completed} steps"
             raise ConfigError("session.steps.start", start, rule, "Start with what attach() returned.")
 
+    def nothing_left(self, stop: int) -> Iterator[str]:
+        """What is said where a checkpoint has brought all steps of the loop."""
+        if self.resumed is not None and self.completed >= stop:
+            yield f"nothing is left to do: the checkpoint of step {self.completed} has all {stop} steps"
+
     def resume(self, step: int | None, *, saved: bool) -> int:
         """Take over the step of a checkpoint, ``saved`` if of the global tier; returns the step to go on with."""
         self.saved, self.completed, self.resumed = step if saved else None, step or 0, step

@@ -44,6 +44,7 @@ class Monitor:
         self.last_life = self._record.last_life
         self._doing: Doing | None = None
         self._overran: tuple[str | None, float] = (None, 0.0)
+        self._span_s = 0.0
         self.step = 0
 
     @property
@@ -53,7 +54,7 @@ class Monitor:
 
     def allow(self, limits: Limits, span_s: float) -> None:
         """Set all limits; ``step`` gets ``span_s`` more, because its section may span earlier short steps."""
-        step = limits.get(STEP)
+        step, self._span_s = limits.get(STEP), span_s
         self._limits = {**limits, STEP: step + span_s} if step is not None else dict(limits)
         if not self._suspensions:
             self._send_limits(self._limits, self._heartbeats)
@@ -94,7 +95,8 @@ class Monitor:
         now = time.time()
         if self._doing is not None and self._doing.overdue(now):
             self._overran = (self._doing.section, now)
-        self._doing = Doing(os.getpid(), self._current, now, limit, self.step, *self._overran)
+        place = (self._identity.node, self._span_s)
+        self._doing = Doing(os.getpid(), self._current, now, limit, self.step, *self._overran, *place)
         self._record.write(self._doing)
 
     def close(self, *, finished: bool) -> None:

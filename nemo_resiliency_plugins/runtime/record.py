@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from nemo_resiliency_plugins.contract import rank_record_path
+from nemo_resiliency_plugins.evidence import Sign
 from nemo_resiliency_plugins.runtime.log import logger
 
 WOKEN_S = 1.0
@@ -32,6 +33,9 @@ class Doing:
     step: int
     overran: str | None = None
     overran_at: float = 0.0
+    node: str = ""
+    span_s: float = 0.0
+    """A new step in the same section is noted down after so many seconds."""
 
     def overdue(self, now: float) -> bool:
         return self.limit_s is not None and now - self.since >= self.limit_s
@@ -43,6 +47,12 @@ class LastLife:
 
     doing: Doing
     ended: float
+
+    def sign(self, rank: int) -> Sign:
+        """What can be compared with the other ranks' last signs."""
+        doing = self.doing
+        place = (rank, doing.node, doing.section, doing.since, doing.step)
+        return Sign(*place, doing.span_s, self.ended, self.hung_in)
 
     @property
     def hung_in(self) -> str | None:
@@ -110,7 +120,7 @@ def read_last_life(path: Path) -> LastLife | None:
         limit_s = None if told.limit_s is None else float(told.limit_s)
         overran = None if told.overran is None else str(told.overran)
         values = (int(told.pid), str(told.section), float(told.since), limit_s, int(told.step))
-        doing = Doing(*values, overran, float(told.overran_at))
+        doing = Doing(*values, overran, float(told.overran_at), str(told.node), float(told.span_s))
         ended = float(lines[1]["ended"]) if len(lines) > 1 and lines[1]["pid"] == doing.pid else time.time()
     except (OSError, ValueError, LookupError, TypeError):
         return None

@@ -74,7 +74,8 @@ class Session(Blocks):
         self._entered = True
         identity = self._identity
         self._events = EventLog(identity.directory, identity.attempt, identity.rank)
-        self._events.emit("session_started", pid=os.getpid(), node=identity.node, world_size=identity.world_size)
+        place = {"pid": os.getpid(), "node": identity.node, "world_size": identity.world_size}
+        self._events.emit("session_started", **place, stragglers=self._configs.straggler.enabled)
         if identity.rank == 0:
             logger().info(line(0, f"effective configuration: {self._configs}"))
         self._notes.started()
@@ -91,7 +92,7 @@ class Session(Blocks):
             if isinstance(error, Leaving):
                 pass  # all has been done
             elif error is not None and failed:
-                emit_failure(self._events, "session_failed", error)
+                emit_failure(self._events, "session_failed", error, step=self._loop.in_step)
             elif self._features.preemption.told and self._loop.in_step is None:
                 self._stop_together()
             elif self._loop.done:
@@ -263,7 +264,8 @@ class Session(Blocks):
             raise ConfigError("session.steps", "called", "belongs into the session's with block", "Enter it first.")
         attached = self._shared_ranks is not None
         self._loop.check(start, stop, attached=attached)
-        for text in () if attached else without_attach(self._identity, self._configs.fault_tolerance):
+        without = () if attached else without_attach(self._identity, self._configs.fault_tolerance)
+        for text in (*without, *self._loop.nothing_left(stop)):
             self._say(text)
 
     def _save(self, ranks: Ranks, step: int) -> None:

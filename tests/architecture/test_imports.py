@@ -15,6 +15,7 @@ PACKAGE = "nemo_resiliency_plugins"
 MAY_USE: dict[str, set[str]] = {
     "errors": set(),
     "contract": {"errors"},
+    "evidence": set(),
     "config": {"errors"},
     "compat.nvrx": {"errors"},
     "compat.nvrx_stragglers": {"errors", "compat.nvrx"},
@@ -27,6 +28,7 @@ MAY_USE: dict[str, set[str]] = {
     "runtime": {
         "errors",
         "contract",
+        "evidence",
         "config",
         "compat.gloo",
         "compat.inprocess",
@@ -37,7 +39,7 @@ MAY_USE: dict[str, set[str]] = {
     "integrations": {"errors", "contract", "config", "compat.nvrx_guard", "runtime"},
     "megatron_bridge": {"plugins"},
     "plugins": {"errors", "contract", "config", "slurm", "compat.nvrx", "compat.nemo_run"},
-    "report": {"errors", "contract"},
+    "report": {"errors", "contract", "evidence"},
     "cli": {"errors", "contract", "config", "compat.nvrx", "compat.nemo_run", "plugins", "slurm", "recipes", "report"},
     "recipes": {"", "runtime"},
 }

@@ -77,9 +77,11 @@ def test_an_exception_that_was_asked_for_is_found_in_the_report(tmp_path: Path) 
         saved(job, cycle=1)
         let_go(job)
     [failure] = failures(job)
-    assert re.fullmatch(r"0 InjectedError: asked for, injected at step \d+ exception", failure)
+    assert failure == "0 an injected exception exception"
+    [line] = re.findall("^first failure: .*", invoke("report", job.root).output, re.M)
+    assert re.match(r"first failure: rank 0 on \S+: an injected exception at step \d+ \(\S+\.py:\d+\); started", line)
     line = (
-        r"started again: rank 0 on \S+ failed: InjectedError: .*; all ranks go on from the checkpoint of step \d+; cost"
+        r"started again: rank 0 on \S+ failed: InjectedError: .*; all ranks go on from the checkpoint of step \d+, \d"
     )
     assert re.search(line, job.log)
 

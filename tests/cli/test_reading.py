@@ -93,8 +93,46 @@ def test_json_is_for_programs(recovered: Job) -> None:
 def test_the_report_is_written_as_a_page_and_a_picture(recovered: Job, tmp_path: Path) -> None:
     done = invoke("report", recovered.directory, "--html", tmp_path / "r.html", "--png", tmp_path / "r.png")
     assert done.exit_code == 0
+    written = [line for line in done.output.splitlines() if line.startswith("written: ")]
+    assert written == [f"written: {tmp_path / name}" for name in ("r.html", "r.png")]
     assert "<svg" in (tmp_path / "r.html").read_text()
     assert (tmp_path / "r.png").stat().st_size > 1000
+
+
+def test_a_page_beside_json_leaves_json_alone(recovered: Job, tmp_path: Path) -> None:
+    done = invoke("report", recovered.directory, "--json", "--html", tmp_path / "r.html")
+    assert json.loads(done.stdout)["state"] == "finished"
+    assert "written: " in done.stderr
+
+
+def looking_for_stragglers(directory: Path, *, looks: bool) -> Job:
+    job = Job(directory / "nrp")
+    with job.rank(1, FIRST) as rank:
+        rank.started(0, None)
+        rank.tell(9, "fault_injected", kind="slow", step=4, seconds=0.5, steps=20)
+    with job.rank(0, FIRST) as rank:
+        rank.started(0, None)
+        rank.tell(2.5, "session_started", pid=1, node="n0", world_size=2, stragglers=looks)
+        for at, step, score in ((10, 5, 0.3), (20, 10, 0.2)) if looks else ():
+            rank.tell(at, "straggler_report", step=step, seconds=0.1, scores={}, absent={}, stragglers=[1])
+            scores = {"host_relative": score}
+            rank.tell(at, "straggler", step=step, slow_rank=1, node="n1", scores=scores, phase="data")
+        rank.tell(30, "finished", step=20)
+    return job
+
+
+@pytest.mark.parametrize("verb", ["status", "report"])
+def test_a_slow_rank_is_told_with_its_node_and_score(tmp_path: Path, verb: str) -> None:
+    said = invoke(verb, looking_for_stragglers(tmp_path, looks=True).directory).output.splitlines()
+    told = "news: rank 1 on n1: slow in 2 straggler reports, steps 5 to 10, slowest in data; score host relative 0.20"
+    assert [line.startswith(told) for line in said].count(True) == 1
+
+
+@pytest.mark.parametrize("verb", ["status", "report"])
+def test_it_is_said_that_nobody_looks_for_slow_ranks(tmp_path: Path, verb: str) -> None:
+    said = invoke(verb, looking_for_stragglers(tmp_path, looks=False).directory).output.splitlines()
+    slow = "news: rank 1: injected: slow at step 4, 0.5 s in each of 20 steps"
+    assert f"{slow}; straggler detection is off: slow ranks are not looked for" in said
 
 
 def test_a_pipe_gets_whole_lines_without_colour_and_boxes(recovered: Job) -> None:

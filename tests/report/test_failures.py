@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nemo_resiliency_plugins.contract import Attempt
 from nemo_resiliency_plugins.report.endings import How
 from nemo_resiliency_plugins.report.summary import Failure, summarize
+from nemo_resiliency_plugins.report.timeline import chosen_ranks
 from tests.synthetic import EPOCH, Job
 
 FIRST, AGAIN = Attempt("7"), Attempt("7", cycle=1)
@@ -91,9 +93,69 @@ def test_a_hang_that_ended_the_job_is_told_by_the_ranks_record(job: Job) -> None
         with job.rank(number, FIRST) as rank:
             rank.killed(25 + number / 10)
     (job.directory / "ranks").mkdir()
-    said = f'{{"pid": 1, "section": "step", "since": {EPOCH + 18}, "limit_s": 5.0, "step": 11}}'
+    place = '"pid": 1, "section": "step", "step": 11, "node": "n0"'
+    said = f'{{{place}, "since": {EPOCH + 18}, "limit_s": 5.0, "span_s": 1.0}}'
     (job.directory / "ranks" / "rank00001.json").write_text(f'{said}\n{{"pid": 1, "ended": {EPOCH + 25.1}}}\n')
     assert only_failure(job).first.what == "hung in step"
+
+
+def both_hang(job: Job, **of_rank_1: Any) -> str:
+    """Ranks 0 and 1 overrun their limit, and rank 0's monitor is the first to see it."""
+    for number, at in ((0, 25.0), (1, 25.2)):
+        with job.rank(number, FIRST) as rank:
+            rank.killed(at)
+    for number in (2, 3):
+        with job.rank(number, FIRST) as rank:
+            rank.lost_a_peer(25.3)
+    job.start(27, AGAIN, resumed=10, saves=(15,), left="finished")
+    told: dict[str, Any] = {"since": 18.0, "ended": 25.0, "step": 12}
+    for number, changes in ((0, {}), (1, {"ended": 25.2, **of_rank_1})):
+        with job.rank(number, AGAIN) as rank:
+            rank.says_it_hung(29, **{**told, **changes})
+    return str(only_failure(job))
+
+
+def test_of_ranks_that_hang_together_none_is_accused(job: Job) -> None:
+    said = both_hang(job, since=18.4)
+    assert said.startswith("one of ranks 0, 1 on n0: hung in step at step 12; started again")
+    assert [end.rank for end in only_failure(job).secondary] == [2, 3]
+    assert chosen_ranks(summarize(job.directory, EPOCH + 1000), 2) == [0, 1]
+
+
+def test_a_rank_that_is_behind_is_the_one_that_others_waited_for(job: Job) -> None:
+    """Though its monitor was not the first."""
+    said = both_hang(job, since=16.5, step=11, hung=False)
+    assert said.startswith("rank 1 on n0: hung in step, behind the other ranks at step 11; started again")
+
+
+def test_an_injected_hang_is_known_whoever_else_waited(job: Job) -> None:
+    with job.rank(1, FIRST) as rank:
+        rank.tell(18, "fault_injected", kind="hang", step=12)
+    assert both_hang(job, since=18.0).startswith("rank 1 on n0: hung in step (injected: hang) at step 12; started")
+    assert next((end.rank, end.what) for end in only_failure(job).secondary) == (0, "waited in step")
+
+
+def test_an_exception_is_told_with_its_step_and_line(job: Job) -> None:
+    all_but(job, rank=2, at=18.1)
+    with job.rank(2, FIRST) as rank:
+        known = {"exception": "ValueError", "message": "no", "traceback": [], "step": 13, "where": "train.py:14"}
+        rank.tell(18, "session_failed", **known)
+        rank.raised(18.05, "ValueError", "no", where="train.py:14")
+    job.start(20, AGAIN, resumed=10, saves=(15,), left="finished")
+    told = "rank 2 on n1: ValueError: no at step 13 (train.py:14); started again in the job, resumed from step 10; cost"
+    assert str(only_failure(job)).startswith(told)
+    assert str(only_failure(job)).endswith(", 3 steps done again")
+
+
+def test_an_injected_exception_is_told_once(job: Job) -> None:
+    all_but(job, rank=2, at=18.1)
+    with job.rank(2, FIRST) as rank:
+        rank.tell(18, "fault_injected", kind="exception", step=11, requested=True)
+        rank.raised(18, "InjectedError", "asked for, injected at step 11", step=11, where="train.py:31")
+    job.start(20, AGAIN, resumed=10, saves=(15,), left="finished")
+    told = "rank 2 on n1: an injected exception at step 11 (train.py:31); started again in the job, resumed from"
+    assert str(only_failure(job)).startswith(told)
+    assert str(only_failure(job)).endswith(", 1 step done again")
 
 
 def test_a_lost_node_is_named_by_its_ranks(job: Job) -> None:

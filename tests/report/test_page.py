@@ -15,6 +15,7 @@ from nemo_resiliency_plugins.contract import Attempt
 from nemo_resiliency_plugins.report.page import page
 from nemo_resiliency_plugins.report.picture import draw
 from nemo_resiliency_plugins.report.summary import Report, summarize
+from nemo_resiliency_plugins.report.text import chart
 from nemo_resiliency_plugins.report.timeline import Lane, chosen_ranks, lanes
 from tests.synthetic import EPOCH, Job
 
@@ -77,6 +78,38 @@ def test_each_lane_shows_its_ranks_phases_in_order(job: Job) -> None:
     phases = [segment.kind for segment in found[2].segments if segment.kind != "checkpoint"]
     assert phases == ["start-up", "set-up", "steps", "fault", "start-up", "set-up", "steps"]
     assert [round(segment.begin) for segment in found[2].segments if segment.kind == "checkpoint"] == [10, 15, 37]
+
+
+def test_the_fault_stands_on_the_rank_that_was_killed_from_outside(tmp_path: Path) -> None:
+    """Who killed it has noted that; the rank itself can tell nothing, and its peer tells of an error."""
+    job = Job(tmp_path / "nrp")
+    job.start(0, saves=(5, 10))
+    fault = '{"event": "fault_injected", "rank": 1, "attempt": "7-0-0", "cycle": 0, "kind": "kill", "step": null'
+    (job.directory / "events" / "7-0-0-requests.jsonl").write_text(f'{fault}, "time": {EPOCH + 17}}}\n')
+    with job.rank(1, Attempt("7")) as rank:
+        rank.killed(17.1)
+    with job.rank(0, Attempt("7")) as rank:
+        rank.lost_a_peer(17.5)
+    job.start(22, Attempt("7", cycle=1), resumed=10, saves=(20,), left="finished")
+    survivor, killed = ([segment.kind for segment in lane.segments] for lane in shown(job)[1])
+    assert ("fault" in survivor, "fault" in killed) == (False, True)
+    assert ("ended-by-it" in survivor, "ended-by-it" in killed) == (True, False)
+    drawn = list(chart(shown(job)[1], 37, 80))
+    assert ["X" in line for line in drawn] == [False, True, True]  # the last one is the legend
+
+
+def test_a_slow_rank_is_marked_and_goes_on(tmp_path: Path) -> None:
+    job = Job(tmp_path / "nrp")
+    job.start(0)
+    with job.rank(0, Attempt("7")) as rank:
+        rank.tell(10, "fault_injected", kind="slow", step=5, seconds=1.0, steps=3)
+        rank.tell(60, "finished", step=50)
+    [(begin, end)] = [(each.begin, each.end) for each in shown(job)[1][0].segments if each.kind == "fault"]
+    assert (round(begin), round(end)) == (10, 10)
+
+
+def test_one_of_a_thing_is_not_told_as_many(job: Job) -> None:
+    assert "<b>1</b>failure in 2 starts, 1 attempt<" in page(*shown(job))
 
 
 def test_ranks_that_failed_are_shown_first(job: Job) -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nemo_resiliency_plugins.contract import Attempt, events_path, read_events
-from nemo_resiliency_plugins.runtime.events import TRACEBACK_LINES, EventLog, emit_failure
+from nemo_resiliency_plugins.runtime.events import TRACEBACK_LINES, EventLog, emit_failure, where
 
 ATTEMPT = Attempt("job", round=1, cycle=2)
 
@@ -78,3 +81,25 @@ def test_a_failure_is_recorded_by_name_with_the_end_of_its_traceback(tmp_path: P
     assert len(event["message"]) == 2000
     assert len(event["traceback"]) == TRACEBACK_LINES
     assert "raise KeyError" in event["traceback"][-1]
+
+
+def test_a_failure_says_where_in_the_users_code_it_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import json\n\ndef batch():\n    return json.loads('{')\n")
+    code = compile((tmp_path / "train.py").read_text(), str(tmp_path / "train.py"), "exec")
+    script: dict[str, Any] = {"__name__": "__main__"}
+    exec(code, script)
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        script["batch"]()
+    assert where(caught.value) == "train.py:4"  # not the line in the standard library
+    assert where(ValueError("never raised")) is None
+
+
+def test_without_code_of_the_user_it_is_the_innermost_frame() -> None:
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        json.loads("{")
+    trace = caught.value.__traceback__
+    assert trace is not None
+    said = where(caught.value.with_traceback(trace.tb_next))
+    assert said is not None
+    assert re.search(r"json/decoder\.py:\d+$", said)

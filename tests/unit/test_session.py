@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -301,7 +302,18 @@ def test_an_error_is_no_verdict_and_is_not_masked(place: Place) -> None:
         for step in session.steps(0, 4):
             1 // (step - 2)
     assert place.verdict is None
-    assert place.events("session_failed")[0]["exception"] == "ZeroDivisionError"
+    [failed] = place.events("session_failed")
+    assert (failed["exception"], failed["step"]) == ("ZeroDivisionError", 2)
+    assert re.search(r"test_session\.py:\d+$", failed["where"])
+
+
+def test_a_run_that_has_nothing_left_to_do_says_so(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    place.train(4)
+    assert "nothing is left to do" not in caplog.text
+    place.train(4)
+    assert caplog.text.count("nothing is left to do: the checkpoint of step 4 has all 4 steps") == 1
+    assert "resumed from the checkpoint of step 4" in caplog.text
 
 
 def test_without_a_launcher_the_session_says_once_that_it_watches_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -162,7 +162,7 @@ class Restarter(nvrx.Hooks):
             if first:
                 self._error = error
                 self._store.append(f"faults/{iteration}", fault.encode())
-                emit_failure(self._events, "life_failed", error, iteration=iteration)
+                emit_failure(self._events, "life_failed", error, iteration=iteration, step=fault.step)
                 logger().error(line(self._identity.rank, f"{fault}"))
         if isinstance(error, (ConfigError, SystemExit, KeyboardInterrupt)):
             self._store.set(HAND_OVER, f"{error!r} on rank {self._identity.rank}")
