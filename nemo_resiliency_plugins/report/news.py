@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from nemo_resiliency_plugins.evidence import one_of
 from nemo_resiliency_plugins.report.endings import ENDING_FAULTS
 from nemo_resiliency_plugins.report.reading import Event
 from nemo_resiliency_plugins.report.starts import Start
@@ -55,12 +56,15 @@ def _of_straggler(verdicts: Sequence[Event]) -> str:
     scores = ", ".join(f"{kind.replace('_', ' ')} {score:.2f}" for kind, score in worst.items())
     steps = f"step {first['step']}" if first is last else f"steps {first['step']} to {last['step']}"
     phase = f", slowest in {last['phase']}" if last["phase"] else ""
-    place = f"rank {first['slow_rank']} on {first['node']}"
+    place = one_of([(first["slow_rank"], first["node"])])
     count = counted(len(verdicts), "straggler report")
     return f"{place}: slow in {count}, {steps}{phase}; score {scores} (0.50 takes twice the time of the others)"
 
 
 def _of_injected(event: Event, start: Start) -> str:
-    slow = f", {event['seconds']:g} s in each of {counted(event['steps'], 'step')}" if event["kind"] == "slow" else ""
-    told = f"rank {event['rank']}: injected: {event['kind']} at step {event['step']}{slow}"
-    return f"{told}; {about_stragglers([start])}" if event["kind"] == "slow" else told
+    step = "" if event["step"] is None else f" at step {event['step']}"
+    told = f"{one_of([(event['rank'], event.get('node', ''))])}: injected: {event['kind']}{step}"
+    if event["kind"] != "slow":
+        return told
+    slow = f", {event['seconds']:g} s in each of {counted(event['steps'], 'step')}"
+    return f"{told}{slow}; {about_stragglers([start])}"

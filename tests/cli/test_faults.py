@@ -187,7 +187,7 @@ def test_a_preemption_that_nobody_heeds_is_warned_of_and_reported(tmp_path: Path
     for verb in ("status", "report"):
         told = invoke(verb, job.directory).output
         assert "killed by a signal (injected: preempt)" in told
-        assert "fault injected: node=" in told
+        assert re.search(r"rank 0 on \S+: injected: preempt$", told, re.MULTILINE), told
 
 
 def test_a_preemption_that_is_heeded_is_not_warned_of(tmp_path: Path) -> None:
