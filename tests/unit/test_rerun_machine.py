@@ -85,9 +85,10 @@ def test_what_is_accepted_is_what_was_asked_for() -> None:
     ],
 )
 def test_the_first_suspect_result_is_named(run: list[Seen], found: tuple[Kind, int, int] | None) -> None:
-    finding = find(run, Checks(limit=20.0))
+    checks = Checks(limit=20.0)
+    finding = find(run, checks)
     assert found == (finding and (finding.kind, finding.rank, finding.micro_batch))
-    assert any(seen.has_problem(Checks(limit=20.0)) for seen in run) == (found is not None)
+    assert any(checks.any_bad(seen.losses) or seen.gradients for seen in run) == (found is not None)
 
 
 def test_what_is_not_checked_is_not_found() -> None:

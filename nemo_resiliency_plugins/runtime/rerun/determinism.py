@@ -40,7 +40,7 @@ class Determinism:
 
     def __init__(self, models: Sequence[torch.nn.Module], ranks: Ranks, events: EventLog, *, interval: int) -> None:
         self._before, self._passes = Before(models), Passes()
-        self._looking = Looking((), gradients=False)
+        self._looking = Looking()
         self._ranks, self._events, self._interval = ranks, events, interval
         self._steps = self._differing = 0
         self._worst = Difference()
@@ -50,11 +50,11 @@ class Determinism:
         if step % self._interval:
             return self._passes.run(forward_backward, micro_batches).loss
         self._before.capture()
-        first = self._looking.look(self._passes.run(forward_backward, micro_batches).losses).losses
+        first = self._looking.look(self._passes.run(forward_backward, micro_batches).losses)
         gradients = [None if each.grad is None else each.grad.clone() for each in self._before.parameters]
         self._before.restore()
         done = self._passes.run(forward_backward, micro_batches)
-        second = self._looking.look(done.losses).losses
+        second = self._looking.look(done.losses)
         mine = Difference(max(map(difference, first, second), default=0.0))
         self._compare(gradients, mine)
         self._note(step, [Difference(**fields) for fields in self._ranks.gather(dataclasses.asdict(mine))])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.runtime import rng
-from nemo_resiliency_plugins.runtime.rerun.looking import local_part
+from nemo_resiliency_plugins.runtime.rerun.ahead import BackwardCalls, Root
+from nemo_resiliency_plugins.runtime.rerun.gradients import local_part
 
 if TYPE_CHECKING:
     import torch
@@ -18,40 +19,53 @@ ForwardBackward = Callable[..., Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Done:
-    """``losses`` of the micro-batches, detached; ``loss`` is their sum, None where there are none."""
+class Loss:
+    """Of one micro-batch: a number or a detached tensor of no dimension; ``behind``: where it is known to be there."""
 
-    losses: list[Any]
+    value: Any
+    behind: Root | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """``losses`` of the micro-batches; ``loss`` is their sum, None where there are none."""
+
+    losses: list[Loss]
 
     @property
     def loss(self) -> Any:
-        return sum(self.losses[1:], self.losses[0]) if len(self.losses) > 1 else next(iter(self.losses), None)
+        values = [each.value for each in self.losses]
+        return sum(values[1:], values[0]) if values else None
 
 
 class Passes:
-    """Calls the user's function once for each micro-batch; ``number`` is that of the running one."""
+    """Calls the user's function once for each micro-batch; ``number`` is that of the running one.
 
-    def __init__(self) -> None:
+    ``calls`` notes its backward passes, for what can be done while they run.
+    """
+
+    def __init__(self, calls: BackwardCalls | None = None) -> None:
         self.number: int | None = None
+        self._calls = calls
 
     def run(self, forward_backward: ForwardBackward, micro_batches: Sequence[Any]) -> Done:
         """Raises ConfigError where the function does not return losses."""
-        losses: list[Any] = []
+        losses: list[Loss] = []
         try:
-            for number in range(len(micro_batches) or 1):
-                self.number = number
-                losses += _losses(forward_backward(*micro_batches[number : number + 1]))
+            with self._calls.noted() if self._calls else nullcontext():
+                for number in range(len(micro_batches) or 1):
+                    self.number = number
+                    losses += self._losses(forward_backward(*micro_batches[number : number + 1]))
         finally:
             self.number = None
         return Done(losses)
 
+    def _losses(self, returned: Any) -> list[Loss]:
+        several = returned if isinstance(returned, (list, tuple)) else [returned]
+        return [Loss(_plain(each), self._calls.behind(each) if self._calls else None) for each in several]
 
-def _losses(returned: Any) -> list[Any]:
-    several = returned if isinstance(returned, (list, tuple)) else [returned]
-    return [_detached(loss) for loss in several]
 
-
-def _detached(loss: Any) -> Any:
+def _plain(loss: Any) -> Any:
     if hasattr(loss, "detach"):
         loss = loss.detach()
         if loss.numel() == 1:

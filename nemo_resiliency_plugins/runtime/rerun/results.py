@@ -30,6 +30,9 @@ class Checks:
             return (Kind.NAN if math.isnan(loss) else Kind.INF) if self.loss else None
         return Kind.SPIKE if abs(loss) > self.limit else None
 
+    def any_bad(self, losses: Sequence[float]) -> bool:
+        return any(self.of_loss(loss) for loss in losses)
+
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
@@ -44,9 +47,6 @@ class Seen:
     losses: Sequence[float]
     gradients: int = 0
     sources: Sequence[int] = ()
-
-    def has_problem(self, checks: Checks) -> bool:
-        return any(checks.of_loss(loss) for loss in self.losses) or bool(checks.gradients and self.gradients)
 
 
 Run = Sequence[Seen]

@@ -13,6 +13,8 @@ from nemo_resiliency_plugins.contract import Reason
 from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.rerun import telling
+from nemo_resiliency_plugins.runtime.rerun.ahead import BackwardCalls
+from nemo_resiliency_plugins.runtime.rerun.gradients import GradientCheck
 from nemo_resiliency_plugins.runtime.rerun.looking import Looking
 from nemo_resiliency_plugins.runtime.rerun.machine import Evidence, Outcome, judge
 from nemo_resiliency_plugins.runtime.rerun.replay import Before, Done, ForwardBackward, Passes, Trace, own_gradients
@@ -45,9 +47,10 @@ class Validation:
     ) -> None:
         self._problem_of_state = problem_of_state
         self._config, self._ranks, self._events = config, ranks, events
-        self._before, self._passes = Before(models), Passes()
+        self._before, self._passes, self._looking = Before(models), Passes(BackwardCalls()), Looking()
         self._trace = Trace(models if config.check_for_nan_in_gradients else (), self._passes)
-        self._looking = Looking(self._before.parameters, gradients=config.check_for_nan_in_gradients)
+        checked = self._before.parameters if config.check_for_nan_in_gradients else ()
+        self._gradients = GradientCheck(checked, ranks)
         self._window = LossWindow(
             size=config.spike_window, warmup=config.spike_warmup_steps, factor=config.spiky_loss_factor
         )
@@ -62,15 +65,15 @@ class Validation:
         self._before.capture()
         self._trace.begin()
         done = self._passes.run(forward_backward, micro_batches)
-        seen = self._looking.look(done.losses)
-        checks = self._checks(step)
-        bad, largest = self._ranks.maximum([float(seen.has_problem(checks)), magnitude([seen])])
-        if not bad and (self._suspect is None or self._suspect.step > step):
+        self._gradients.begin()
+        losses, checks = self._looking.look(done.losses), self._checks(step)
+        is_suspect, largest = self._agree(losses, checks)
+        if not is_suspect and (self._suspect is None or self._suspect.step > step):
             self._window.add(step, largest)
             return done.loss
-        run = self._gather(Seen(seen.losses, seen.gradients, self._trace.sources()))
+        run = self._gather(Seen(losses, self._gradients.count(), self._trace.sources()))
         investigation = Investigation(self, step, checks, run, done)
-        if bad:
+        if investigation.finding is not None:
             investigation.repeat(forward_backward, micro_batches)
         self._conclude(investigation, leave)
         return investigation.done.loss
@@ -80,8 +83,19 @@ class Validation:
         self._before.restore()
         with own_gradients(self._before.parameters, self._passes) as sources:
             done = self._passes.run(forward_backward, micro_batches)
-        seen = self._looking.look(done.losses)
-        return self._gather(Seen(seen.losses, seen.gradients, sorted(sources))), done
+        losses = self._looking.look(done.losses)
+        return self._gather(Seen(losses, self._gradients.count(), sorted(sources))), done
+
+    def _agree(self, losses: Sequence[float], checks: Checks) -> tuple[bool, float]:
+        """Whether a rank has seen what may be suspect, and the largest magnitude of a loss.
+
+        The ranks agree on the losses while their devices still run the backward pass, as a rule.
+        """
+        gradients, is_bad = self._gradients, checks.any_bad(losses)
+        if not gradients.is_agreed:
+            is_bad = is_bad or gradients.is_suspect()
+        anywhere, largest = self._ranks.maximum([float(is_bad), magnitude([Seen(losses)])])
+        return bool(anywhere) or (gradients.is_agreed and gradients.is_suspect()), largest
 
     def close(self) -> None:
         """Look at no gradients any more; no collective."""
