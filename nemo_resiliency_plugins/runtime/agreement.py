@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from nemo_resiliency_plugins.errors import CheckpointError, ResiliencyError
 
@@ -23,6 +23,10 @@ class Ranks:
     Every method is a collective and must be called by all ranks in the same order.
     """
 
+    _met: ClassVar[Any] = None
+    """The last barrier, kept, since otherwise gloo's thread frees it: for that it needs the interpreter, and aborts the
+    process where that has ended, as it does soon after the last barrier (torch 2.13)."""
+
     def __init__(self, process_group: Any = None, timeout: timedelta | None = None) -> None:
         import torch.distributed as dist
 
@@ -39,17 +43,21 @@ class Ranks:
 
     def maximum(self, values: list[float]) -> list[float]:
         """The element-wise maximum over all ranks."""
-        if self.alone or not values:
-            return list(values)
-        import torch
-
-        tensor = torch.tensor(values, dtype=torch.float64)
-        self._dist.all_reduce(tensor, op=self._dist.ReduceOp.MAX, group=self.group)
-        return [float(value) for value in tensor]
+        return list(values) if self.alone or not values else self._reduced(values)[1]
 
     def barrier(self) -> None:
         """Return when all ranks are here."""
-        self.maximum([0.0])
+        if not self.alone:
+            Ranks._met, _ = self._reduced([0.0])
+
+    def _reduced(self, values: list[float]) -> tuple[Any, list[float]]:
+        """torch's handle of the collective, and the maximum."""
+        import torch
+
+        tensor = torch.tensor(values, dtype=torch.float64)
+        work = self._dist.all_reduce(tensor, op=self._dist.ReduceOp.MAX, group=self.group, async_op=True)
+        work.wait()
+        return work, [float(value) for value in tensor]
 
     def decide(self, on_rank0: Callable[[], Json]) -> Json:
         """Do something on rank 0 and give its answer to all ranks.

@@ -114,7 +114,7 @@ def test_a_preemption_ends_all_ranks_together(tmp_path: Path) -> None:
         job.succeed()
     assert len(job.events("preempted")) == 2
     assert failures(job) == []
-    assert "kind=preempt, requested=True" in invoke("report", job.root).output
+    assert ": injected: preempt" in invoke("report", job.root).output
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -29,6 +30,7 @@ from nemo_resiliency_plugins import runtime
 from nemo_resiliency_plugins.contract import Attempt
 from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.events import EventLog
+from nemo_resiliency_plugins.runtime.rerun.gradients import sum_of
 from nemo_resiliency_plugins.runtime.rerun.validation import Validation
 
 MODES: dict[str, dict[str, Any]] = {
@@ -37,7 +39,9 @@ MODES: dict[str, dict[str, Any]] = {
     "gradients": {"rerun_mode": "validate_results", "check_for_nan_in_gradients": True},
 }
 CUDA = torch.autograd.DeviceType.CUDA
-WARM, STEPS, TRACED = 20, 200, 10
+WARM, STEPS, TRACED = 20, 300, 10
+BLOCK = 20
+"""Steps between two waits for the device, so that the host is ahead of it as in a training."""
 MOST = 1.01
 
 
@@ -54,7 +58,7 @@ SIZES = {"cuda": Size(width=8192, layers=8, rows=8192), "cpu": Size(width=64, la
 
 
 def train(mode: str, device: torch.device) -> tuple[list[float], list[float]]:
-    """Milliseconds of each step, and the microseconds between the kernels of a few traced ones."""
+    """Milliseconds of a step in each block, and the microseconds between the kernels of a few traced ones."""
     size, kind = SIZES[device.type], torch.bfloat16 if device.type == "cuda" else torch.float32
     torch.manual_seed(1)
     layers = [nn.Linear(size.width, size.width, device=device, dtype=kind) for _ in range(size.layers)]
@@ -67,7 +71,7 @@ def train(mode: str, device: torch.device) -> tuple[list[float], list[float]]:
         loss.backward()
         return loss
 
-    took: list[float] = []
+    times: list[float] = []
     gaps: list[float] = []
     config = runtime.RerunStateMachineConfig(**MODES[mode])
     with tempfile.TemporaryDirectory() as root, runtime.session(config) as session:
@@ -80,15 +84,16 @@ def train(mode: str, device: torch.device) -> tuple[list[float], list[float]]:
                 trace.start()
             if traced and step == traced.stop:
                 trace.stop()  # before the session saves
-            began = time.perf_counter()
+            if step % BLOCK == 0:
+                _wait_for(device)
+                times.append(time.perf_counter())
             optimizer.zero_grad()
             session.checked(forward_backward, batch)
             optimizer.step()
-            _wait_for(device)
-            took.append((time.perf_counter() - began) * 1e3)
         if traced:
             gaps = gaps_between_kernels(trace)
-    return took[WARM : WARM + STEPS], gaps
+    took = [(after - before) * 1e3 / BLOCK for before, after in itertools.pairwise(times)]
+    return took[WARM // BLOCK :], gaps
 
 
 def early_and_late(device: torch.device) -> None:
@@ -153,7 +158,7 @@ def reading_ms() -> float:
     for _ in range(WARM):
         began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         began.record()
-        torch._foreach_norm(gradients)
+        sum_of(gradients)
         ended.record()
         torch.cuda.synchronize()
         took.append(began.elapsed_time(ended))

@@ -58,10 +58,12 @@ def test_a_killed_rank_comes_back_and_the_run_is_finished(tmp_path: Path) -> Non
     assert not job.events("timeouts", "not_working")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "reason"),
-    [(16, Reason.RERUN_ELSEWHERE), (17, Reason.VALIDATION_FAILED)],
+    [
+        (16, Reason.RERUN_ELSEWHERE),
+        pytest.param(17, Reason.VALIDATION_FAILED, marks=pytest.mark.slow),
+    ],
 )
 def test_a_result_that_megatron_rejects_is_a_verdict_that_names_whose_it_was(
     tmp_path: Path, code: int, reason: Reason

@@ -38,7 +38,7 @@ class GradientCheck:
 
         gradients = self._gradients()
         if gradients:
-            self._sum = _sum(gradients)
+            self._sum = sum_of(gradients)
         elif self._parameters:
             self._sum = torch.zeros((), dtype=torch.float64, device=self._parameters[0].device)
         if self._reduces:
@@ -68,7 +68,7 @@ def _has_nccl() -> bool:
     return "cuda:nccl" in dist.get_backend_config()
 
 
-def _sum(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+def sum_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     """On the device of the first one: NaN or Inf if any element is, and in rare cases for large finite ones."""
     import torch
 
