@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import json
 import os
 import platform
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from nemo_resiliency_plugins.cli.console import console, rows, table
 from nemo_resiliency_plugins.cli.versions import installed
@@ -22,6 +25,7 @@ from nemo_resiliency_plugins.errors import UnsupportedError
 from nemo_resiliency_plugins.slurm import site
 
 COMMAND_S = 60.0
+DISTRIBUTION = "nemo-resiliency-plugins"
 LAUNCHERS = ("ft_launcher", "torchrun")
 RUNTIME = "pip install 'nemo-resiliency-plugins[runtime]'"
 
@@ -63,21 +67,28 @@ def versions() -> Iterator[Finding]:
     low, high = (3, 10), (3, 13)
     bad = not low <= sys.version_info[:2] < high
     yield Finding("python", platform.python_version(), "not tried" if bad else "", "Use 3.10 to 3.12" if bad else "")
-    yield Finding("nemo-resiliency-plugins", installed("nemo-resiliency-plugins") or "not installed")
-    for name, least, below, needed in PACKAGES:
-        yield _package(name, least, below, needed=needed)
+    yield Finding(DISTRIBUTION, installed(DISTRIBUTION) or "not installed")
+    for requirement, needed in requirements():
+        yield _package(requirement, needed=needed)
     yield _nvrx()
     yield _nccl()
 
 
-PACKAGES: tuple[tuple[str, str, str, bool], ...] = (
-    ("nemo_run", "0.11.1", "0.12", True),
-    ("leptonai", "0.26.6", "0.28", True),
-    ("fiddle", "0.3", "0.4", True),
-    ("torch", "2.5.1", "", False),
-    ("mcp", "", "2", False),
-)
-"""Name, oldest version that works, first one that does not, and whether the submit side needs it."""
+NEWER_BREAK = Requirement("mcp<2")
+"""Needed by nothing here, and yet it keeps ft_launcher of NVRx 0.4.1 from starting."""
+
+
+def requirements() -> Iterator[tuple[Requirement, bool]]:
+    """What this package says that it needs, and whether the submit side needs it; NVRx has a finding of its own."""
+    for text in importlib.metadata.requires(DISTRIBUTION) or ():
+        requirement = Requirement(text)
+        if _applies(requirement, "runtime") and requirement.name != nvrx.DISTRIBUTION:
+            yield requirement, _applies(requirement, "")
+    yield NEWER_BREAK, False
+
+
+def _applies(requirement: Requirement, extra: str) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
 def launchers(*, start: bool) -> Iterator[Finding]:
@@ -116,20 +127,14 @@ def _runs_ranks() -> bool:
     return "SLURM_JOB_ID" in os.environ or installed("torch") is not None
 
 
-def _package(name: str, least: str, below: str, *, needed: bool) -> Finding:
-    version = installed(name)
-    wanted = " and ".join(filter(None, (least and f"{least} or later", below and f"below {below}")))
+def _package(requirement: Requirement, *, needed: bool) -> Finding:
+    name, version = requirement.name, installed(requirement.name)
     if version is None:
         return Finding(name, "not installed", "the plugins need it" if needed else "", RUNTIME if needed else "")
-    old = bool(least) and _numbers(version) < _numbers(least)
-    new = bool(below) and _numbers(version) >= _numbers(below)
-    if old or new:
-        return Finding(name, version, f"works with {wanted}", f"pip install '{name}{_bounds(least, below)}'")
-    return Finding(name, version)
-
-
-def _bounds(least: str, below: str) -> str:
-    return ",".join(filter(None, (least and f">={least}", below and f"<{below}")))
+    if requirement.specifier.contains(Version(version).base_version):  # vendors number their builds before the release
+        return Finding(name, version)
+    bounds = ",".join(sorted(map(str, requirement.specifier), reverse=True))
+    return Finding(name, version, f"works with {bounds}", f"pip install '{name}{bounds}'")
 
 
 def _nvrx() -> Finding:
@@ -167,8 +172,3 @@ def _ask(*command: str) -> tuple[str, str]:
         return done.stdout, ""
     last = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
     return "", last[-1][:300]
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    head = version.split("+")[0]
-    return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in head.split(".")[:3])

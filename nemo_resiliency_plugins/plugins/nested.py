@@ -33,7 +33,7 @@ def nested_launchers(owner: str, task: run.Script | run.Partial, ranks: int) -> 
         return
     rule = f"{owner} starts the ranks with a launcher already, and each of them would start {found}"
     if ranks > 1:
-        remedy = "Let the task be what one rank runs, such as run.Script('train.py', entrypoint='python')"
+        remedy = "Give what one rank runs, such as run.Script('train.py', entrypoint='python')"
         raise ConflictError("task", found, f"{rule}: {ranks} on each node", remedy)
     yield ToldOnce(owner, f"{rule}. The ranks that it starts are not watched", warn=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.metadata
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ UNHEARD = "CONT@1"
 """submitit always asks Slurm for a signal, USR2 unless told otherwise, of which ranks die; this one hurts nobody."""
 
 PARAMETERS = {
+    "task": "command",
     "executor.launcher": "launcher",
     "executor.srun_args": "srun_options",
     "env_vars": "variables",
@@ -91,7 +93,8 @@ def sbatch_script(
     Raises:
         ConfigError: the plugins cannot work with that, or an option is refused; the message names the remedy.
     """
-    job = batch_job(plugins, Training(**training), time=_time_limit(options), srun_options=srun_options)
+    time = _time_limit(options)
+    job = batch_job(plugins, Training(**training), command=command, time=time, srun_options=srun_options)
     version = importlib.metadata.version("nemo-resiliency-plugins")
     return job.script(command, version=version, options=options, setup=setup, python=python)
 
@@ -126,10 +129,11 @@ def batch_job(
     plugins: Sequence[ResiliencyPlugin],
     training: Training,
     *,
+    command: Sequence[str] = (),
     time: str = "UNLIMITED",
     srun_options: Sequence[str] = (),
 ) -> BatchJob:
-    """What the plugins make of an executor of NeMo-Run, as plain data.
+    """What the plugins make of an executor of NeMo-Run, as plain data; ``command``: as far as it is known here.
 
     Raises:
         ConfigError: the plugins cannot work with that, or there are none.
@@ -138,7 +142,7 @@ def batch_job(
         raise ConfigError("plugins", [], "is empty", "Give at least one, such as FaultTolerancePlugin().")
     _refuse_two_numbers(plugins, training.retries)
     executor = training.executor(time, srun_options)
-    task = run.Script(inline="true")  # whatever the command is: no plugin looks into it
+    task = run.Script(inline=shlex.join(command) or "true")
     with in_words_of(PARAMETERS):
         for plugin in plugins:
             plugin.setup(task, executor)

@@ -7,7 +7,7 @@ import dataclasses
 import io
 import logging
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -40,15 +40,24 @@ class SharedEdits:
 
     def __init__(self) -> None:
         self._owners: dict[tuple[int, str], dict[str, None]] = {}
+        self._executors: dict[int, Executor] = {}
 
     def add(self, edit: Edit, executor: Executor) -> None:
         """Of two alike for one executor the second changes nothing: it is one edit, of both plugins."""
+        self._executors[id(executor)] = executor  # so that no other one gets its id
         self._owners.setdefault((id(executor), str(edit)), {})[edit.owner] = None
 
-    def told(self) -> list[str]:
-        """A line or a block for each, and a fresh begin."""
+    def told(self, jobs: Sequence[Any]) -> list[str]:
+        """A line or a block for each, which names the job where there are several, and a fresh begin."""
         found, self._owners = self._owners, {}
-        return [f"{', '.join(owners)}: {text}" for (_, text), owners in found.items()]
+        names = {id(executor): f"{job.id}: " for job in jobs for executor in _executors(job)} if len(jobs) > 1 else {}
+        return [f"{names.get(executor, '')}{', '.join(owners)}: {text}" for (executor, text), owners in found.items()]
+
+
+def _executors(job: Any) -> list[Executor]:
+    """Those of a group, or the one of a single job."""
+    found = getattr(job, "executors", None) or job.executor
+    return found if isinstance(found, list) else [found]
 
 
 def previews(launch: Callable[[], object]) -> list[Preview]:
@@ -94,7 +103,7 @@ def _recording(found: list[Preview], home: str) -> Iterator[None]:
             if isinstance(job.executor, run.SlurmExecutor):  # also where no plugin has looked at it
                 refuse_without_archive(job.executor.packager)
         experiment.dryrun(log=False, delete_exp_dir=False)
-        shown = [_shown(text, home) for text in edits.told()]
+        shown = [_shown(text, home) for text in edits.told(experiment.jobs)]
         found.append(Preview(experiment._title, shown, _files(Path(experiment._exp_dir), home)))
 
     quiet = logging.getLogger("torchx")

@@ -60,8 +60,9 @@ def _jobs_below(directory: Path, depth: int) -> Iterator[Path]:
     if (directory / EVENTS).is_dir():
         yield directory
         return
+    beside = [path.parent for path in sorted(directory.glob(f"*/{NRP}/{EVENTS}"))]
     if (directory / NRP / EVENTS).is_dir():
-        yield directory / NRP
+        yield from [directory / NRP, *beside]  # of tasks that share the directory
         return
     if depth:
         for child in directory.iterdir():
@@ -138,6 +139,10 @@ class Doing:
     @property
     def hung(self) -> bool:
         return self.ended is not None and self.limit_s is not None and self.ended - self.since >= self.limit_s
+
+    def is_within_its_limit(self, now: float) -> bool:
+        """Whether hang detection would still wait for it."""
+        return self.ended is None and self.limit_s is not None and now - self.since < self.limit_s
 
     @property
     def sign(self) -> Sign | None:

@@ -14,6 +14,7 @@ QUIET_S = 60.0
 BAD = ("failed", "no news", "not started", "ended", "validation failed")
 OVER = ("finished", "failed", "ended", "validation failed", "all ranks have left")
 RUNNING, BETWEEN, WAITS = "running", "between two starts", "waits for its next start"
+WATCHED = "running, quiet within the limits of hang detection"
 FOR_GOOD = ("stop", "leave")
 """What the batch script does when there is to be no further attempt."""
 
@@ -39,8 +40,12 @@ def _unsaid(directory: Path, last: Start, now: float) -> str:
         return BETWEEN if last.is_there or (quiet_s < QUIET_S and not last.is_gone) else "failed"
     if last.is_gone:
         return "all ranks have left with exit code 0" if last.ends.counts[How.LEFT] else "failed"
-    quiet_s = min(quiet_s, now - max((each.since for each in doings(directory)), default=0.0))
-    return RUNNING if quiet_s < QUIET_S else f"no news for {quiet_s:.0f} s"
+    at_work = list(doings(directory))
+    quiet_s = min(quiet_s, now - max((each.since for each in at_work), default=0.0))
+    if quiet_s < QUIET_S:
+        return RUNNING
+    is_watched = bool(at_work) and all(each.is_within_its_limit(now) for each in at_work)
+    return WATCHED if is_watched else f"no news for {quiet_s:.0f} s"
 
 
 def is_for_good(state: str, starts: list[Start]) -> bool:

@@ -55,6 +55,7 @@ def test_this_machine_is_fine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         ("nemo_run", "0.12.0", "pip install 'nemo_run>=0.11.1,<0.12'"),
         ("torch", "2.4.0+cu121", "pip install 'torch>=2.5.1'"),
         ("nvidia-resiliency-ext", "0.9.0", "runtime"),
+        ("typer", "0.15.1", "pip install 'typer>=0.19'"),
         ("leptonai", "0.47.0", "pip install 'leptonai>=0.26.6,<0.28'"),
     ],
 )
@@ -71,6 +72,13 @@ def test_a_version_that_breaks_a_fresh_install_is_a_problem(
 def test_a_version_that_works_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str) -> None:
     install(tmp_path, monkeypatch, "mcp", version)
     assert [each.problem for each in versions() if each.name == "mcp"] == [""]
+
+
+def test_a_vendors_build_before_a_release_counts_as_that_release(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install(tmp_path, monkeypatch, "torch", "2.6.0a0+ecf3bae40a.nv25.01")
+    assert [each.problem for each in versions() if each.name == "torch"] == [""]
 
 
 def test_a_launcher_that_does_not_start_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -42,6 +42,18 @@ pytestmark = [
 ]
 
 
+SEVERAL = """
+import nemo_run as run
+from submit import recipe
+
+with run.Experiment("two") as experiment:
+    for name in ("prepare", "train"):
+        task, executor, plugins = recipe()
+        experiment.add(task, executor=executor, plugins=plugins, name=name)
+    experiment.run()
+"""
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     (tmp_path / "beside.py").write_text("NAME = 'train'\n")
@@ -84,6 +96,14 @@ def test_an_edit_that_plugins_share_is_shown_once(script: Path) -> None:
         assert f"FaultTolerancePlugin, PreemptionPlugin: {change}" in edits
     assert "FaultTolerancePlugin: launcher.max_restarts = 3" in edits
     assert sum("is not among what Packager ships" in line for line in edits) == 1
+
+
+def test_of_several_tasks_each_edit_names_its_own(script: Path) -> None:
+    (script.parent / "several.py").write_text(SEVERAL)
+    done = invoke(script.parent / "several.py")
+    assert done.exit_code == 0, done.output
+    for name in ("prepare", "train"):
+        assert f"\n{name}: FaultTolerancePlugin: launcher.max_restarts = 3\n" in done.output
 
 
 def test_everything_holds_the_policy_and_what_the_job_is_told(script: Path) -> None:

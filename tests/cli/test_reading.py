@@ -154,6 +154,15 @@ def test_a_directory_with_several_jobs_names_them(tmp_path: Path) -> None:
     assert str(tmp_path / "b" / "nrp") in done.output
 
 
+def test_tasks_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    failing(tmp_path / "train")
+    failing(tmp_path / "train" / "train_1")
+    done = invoke("status", tmp_path)
+    assert done.exit_code == 2
+    assert "holds 2 jobs" in done.output
+    assert str(tmp_path / "train" / "train_1" / "nrp") in done.output
+
+
 def test_a_job_is_found_below_its_experiment(recovered: Job) -> None:
     deep = recovered.directory.parent / "experiments" / "train" / "train_1" / "train"
     deep.mkdir(parents=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nemo_resiliency_plugins.contract import Attempt
+from nemo_resiliency_plugins.contract import Attempt, rank_record_path
 from nemo_resiliency_plugins.report.endings import How
 from nemo_resiliency_plugins.report.summary import Failure, summarize
 from nemo_resiliency_plugins.report.timeline import chosen_ranks
@@ -179,6 +180,28 @@ def test_a_silent_job_is_not_called_running(job: Job) -> None:
     report = summarize(job.directory, EPOCH + 15 + 90)
     assert report.state == "no news for 90 s"
     assert not report.is_well
+
+
+@pytest.mark.parametrize(("limit_s", "is_well"), [(600.0, True), (80.0, False), (None, False)])
+def test_a_silent_job_is_well_as_long_as_its_ranks_are_within_their_limits(
+    job: Job, limit_s: float | None, is_well: bool
+) -> None:
+    for rank in range(job.ranks):
+        path = rank_record_path(job.directory, rank)
+        path.parent.mkdir(exist_ok=True)
+        said = {
+            "section": "checkpointing",
+            "since": EPOCH + 15,
+            "limit_s": limit_s,
+            "step": 5,
+            "node": "",
+            "span_s": 1.0,
+        }
+        path.write_text(json.dumps({**said, "pid": 1}) + "\n")
+    report = summarize(job.directory, EPOCH + 15 + 90)
+    assert report.is_well is is_well
+    assert not report.is_over
+    assert report.state == ("running, quiet within the limits of hang detection" if is_well else "no news for 90 s")
 
 
 @pytest.mark.parametrize("left", ["finished", "preempted"])

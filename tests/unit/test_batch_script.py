@@ -145,6 +145,11 @@ def test_what_cannot_work_is_refused() -> None:
         sbatch_script([PreemptionPlugin(overrides="megatron_bridge")], ["python"], directory="/d")
 
 
+def test_a_launcher_inside_the_launcher_is_refused() -> None:
+    with pytest.raises(ConflictError, match=r"^command='torchrun': FaultTolerancePlugin starts .* 4 on each node"):
+        sbatch_script([FaultTolerancePlugin()], ["torchrun", "train.py"], directory="/shared/nrp", ranks_per_node=4)
+
+
 def test_submitit_is_told_the_same() -> None:
     told = submitit_parameters([FaultTolerancePlugin()], directory="/d", nodes=2, ranks_per_node=4)
     assert (told["nodes"], told["tasks_per_node"]) == (2, 1)
