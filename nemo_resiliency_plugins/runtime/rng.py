@@ -1,4 +1,5 @@
-"""Random number generators of this process: Python's, NumPy's if it is loaded, torch's on CPU and on each GPU."""
+"""Random number generators of this process: of Python, NumPy if it is loaded, torch on CPU and on each GPU, and what
+Megatron-Core keeps for the parallel parts of a model."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import json
 import random
 import sys
 from typing import Any
+
+MEGATRON = "megatron.core.tensor_parallel.random"
 
 
 def capture() -> dict[str, Any]:
@@ -17,6 +20,7 @@ def capture() -> dict[str, Any]:
         "numpy": _numpy_state(),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        "megatron": _megatron_states(),
     }
 
 
@@ -34,6 +38,7 @@ def restore(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"]:
         torch.cuda.set_rng_state_all(state["cuda"])
+    _set_megatron_states(state.get("megatron", {}))
 
 
 def _numpy_state() -> str | None:
@@ -42,6 +47,31 @@ def _numpy_state() -> str | None:
         return None
     kind, keys, *rest = numpy.random.get_state(legacy=True)
     return json.dumps([kind, keys.tolist(), *rest])
+
+
+def _megatron_states() -> dict[str, Any]:
+    """By name; a graph-safe tracker keeps generators, which go on in place, another one the states themselves."""
+    tracker = _megatron_tracker()
+    states = {} if tracker is None else tracker.get_states()
+    return {name: each.get_state() if hasattr(each, "get_state") else each for name, each in states.items()}
+
+
+def _set_megatron_states(states: dict[str, Any]) -> None:
+    tracker = _megatron_tracker()
+    if tracker is None or not states:
+        return
+    now = tracker.get_states()
+    for name, state in states.items():
+        if hasattr(now.get(name), "set_state"):
+            now[name].set_state(state)
+        else:
+            now[name] = state
+    tracker.set_states(now)
+
+
+def _megatron_tracker() -> Any:
+    """None as long as Megatron-Core has none: its own getter would make one, of a kind that nobody has asked for."""
+    return getattr(sys.modules.get(MEGATRON), "_CUDA_RNG_STATE_TRACKER", None)
 
 
 class Generators:
@@ -55,6 +85,7 @@ class Generators:
         self._numpy = None if numpy is None else numpy.random.get_state()
         self._torch = torch.get_rng_state()
         self._cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+        self._megatron = _megatron_states()
 
     def put_back(self) -> None:
         import torch
@@ -65,3 +96,4 @@ class Generators:
         torch.set_rng_state(self._torch)
         if self._cuda is not None:
             torch.cuda.set_rng_state(self._cuda)
+        _set_megatron_states(self._megatron)

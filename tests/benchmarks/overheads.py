@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from nemo_resiliency_plugins import runtime
 from nemo_resiliency_plugins.compat import nvrx_stragglers
+from nemo_resiliency_plugins.runtime.stragglers import gpu
 from tests.benchmarks.train import stock_sections
 
 Loop = AbstractContextManager[Iterator[int]]
@@ -71,6 +73,14 @@ def ours(work: Work, steps: int, root: Path) -> Iterator[Iterator[int]]:
 
 
 @contextlib.contextmanager
+def ours_host_side(work: Work, steps: int, root: Path) -> Iterator[Iterator[int]]:
+    """Without the times of kernels, so that torch's profiler can see what the host does."""
+    absent = mock.Mock(side_effect=nvrx_stragglers.KernelTimesUnavailable("left out"))
+    with mock.patch.object(gpu, "KernelTimes", absent), ours(work, steps, root) as loop:
+        yield loop
+
+
+@contextlib.contextmanager
 def stock(work: Work, steps: int, root: Path) -> Iterator[Iterator[int]]:
     section, detect = stock_sections(), stock_detection()
 
@@ -99,7 +109,12 @@ def stock_vote() -> bool:
     return bool(torch.stack(said).any().item())
 
 
-LOOPS: dict[str, Callable[[Work, int, Path], Loop]] = {"bare": bare, "ours": ours, "stock": stock}
+LOOPS: dict[str, Callable[[Work, int, Path], Loop]] = {
+    "bare": bare,
+    "ours": ours,
+    "ours_host_side": ours_host_side,
+    "stock": stock,
+}
 
 
 def main() -> None:
