@@ -219,7 +219,7 @@ class Session(Blocks):
         """
         loss = self._features.results.run(self._loop.in_step, forward_backward, micro_batches, self._leave)
         if loss is not None:
-            self.observe(loss)
+            self._loss = loss
         return loss
 
     def should_stop(self) -> bool:
