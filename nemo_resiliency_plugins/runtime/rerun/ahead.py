@@ -51,9 +51,9 @@ class BackwardCalls:
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
         """Forget the earlier calls, and note those to come."""
-        self._roots.clear()
         import torch
 
+        self._roots.clear()
         real, thread = torch.autograd.backward, threading.get_ident()
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -74,7 +74,7 @@ class BackwardCalls:
     def _note(self, tensors: Any) -> None:
         roots = [tensors] if hasattr(tensors, "detach") else tensors
         for root in roots:
-            if _is_plain(root):
+            if _is_plain(root) and not _is_captured(root):
                 self._roots.append(Root(root.detach(), root._version, _sequence(root), _event_on(root.device)))
 
 
@@ -83,6 +83,13 @@ def _is_plain(tensor: Any) -> bool:
     import torch
 
     return type(tensor) is torch.Tensor
+
+
+def _is_captured(tensor: torch.Tensor) -> bool:
+    """Whether this only becomes part of a CUDA graph: nothing outside can wait for events in there."""
+    import torch
+
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _sequence(tensor: torch.Tensor) -> int | None:
