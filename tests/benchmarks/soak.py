@@ -129,7 +129,11 @@ def disturb(cluster: Cluster, job: Submitted, seed: int) -> list[tuple[str, floa
         deck = deck or draw.sample(KINDS, len(KINDS))
         kind = deck.pop()
         began = time.time()
-        kind(faults)
+        try:
+            kind(faults)
+        except (psutil.NoSuchProcess, IndexError):  # the training has ended right now
+            time.sleep(1.0)
+            continue
         console.print(f"{len(done) + 1:3} {kind.__name__}", end=" ")
         took = await_progress(job, began)
         if took is not None:
