@@ -17,7 +17,8 @@ from torch import nn
 from nemo_resiliency_plugins import runtime
 from nemo_resiliency_plugins.contract import ENV_NODE_RUN, Attempt, Reason, Verdict, read_events
 from nemo_resiliency_plugins.errors import ConfigError, NotWorkingError
-from nemo_resiliency_plugins.runtime.rerun.replay import Before, Done, Loss
+from nemo_resiliency_plugins.runtime.rerun.before import LARGE_BUFFER, Before
+from nemo_resiliency_plugins.runtime.rerun.replay import Done, Loss
 
 NAN = float("nan")
 
@@ -154,6 +155,42 @@ def test_a_repetition_begins_where_the_first_run_began() -> None:
             loss.backward()
             seen.append((float(loss.detach()), float(model.count), model.weight.grad.tolist()))
     assert seen[0] == seen[1] == seen[2] != seen[3] == seen[4] == seen[5]
+
+
+class Buffers(nn.Module):
+    """Buffers whose changes torch does not count, cannot count or that are not there yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(2)
+        self.register_buffer("cache", None)
+        self.register_buffer("table", torch.zeros(LARGE_BUFFER))
+        with torch.inference_mode():
+            self.register_buffer("evaluated", torch.ones(2))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.cache = torch.ones(()) if self.cache is None else self.cache + 1
+        self.table += 1
+        self.evaluated = self.evaluated * 2
+        return self.norm(rows).sum() + self.cache + self.table[0] + self.evaluated[0]
+
+    def contents(self) -> list[Any]:
+        return [self.norm.running_mean.tolist(), self.norm.running_var.tolist(), self.cache, float(self.table[-1])]
+
+
+def test_buffers_are_put_back_whose_changes_are_not_counted() -> None:
+    model = Buffers()
+    before = Before([model])
+    for _ in range(2):
+        before.capture()
+        first = model.contents()
+        losses = set()
+        for value in (1.0, NAN, 1.0):
+            before.restore()
+            assert model.contents() == first
+            losses.add(str(model(torch.tensor([[value, 2.0], [3.0, 4.0]])).detach()))
+        assert len(losses) == 2, "that of NaN is one"
+        assert math.isfinite(float(model.norm.running_mean[0]))
 
 
 def test_the_loss_of_one_micro_batch_is_not_copied() -> None:

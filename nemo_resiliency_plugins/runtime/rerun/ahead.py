@@ -1,4 +1,4 @@
-"""Losses that are known before the backward pass begins, and so can be read while it runs."""
+"""The values that losses have when a backward pass begins from them: they can be read while it runs."""
 
 from __future__ import annotations
 
@@ -12,30 +12,38 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class Root:
-    """A tensor that a backward pass began from.
+    """A tensor of one element that a backward pass began from.
 
     Attributes:
         alias: of the same memory, which so is not given to another tensor.
         version: how often it had been written to.
-        sequence: its number among the operations that autograd has recorded in this thread.
-        written: an event behind all that the stream had to do until then; None on a CPU.
+        value: a copy of what it held. Collectives write without a new version: the original may be another one by now.
+        written: an event behind that copy; None on a CPU.
     """
 
     alias: torch.Tensor
     version: int
-    sequence: int | None
-    written: Any
+    value: Any = None
+    written: Any = None
 
-    def is_behind(self, loss: Any) -> bool:
-        """Whether ``loss`` is sure to have had its value when this backward pass began."""
-        if loss.device != self.alias.device:
-            return False
-        if loss.data_ptr() == self.alias.data_ptr():
-            return bool(loss._version == self.version)
-        mine, its = self.sequence, _sequence(loss)
-        return loss._version == 0 and mine is not None and its is not None and its < mine
+    def take(self, _gradient: Any) -> None:
+        """Autograd calls it where the pass begins, on the stream of the forward pass."""
+        import torch
+
+        if self.alias.is_cuda and torch.cuda.is_current_stream_capturing():
+            return  # nothing outside can wait for events of a CUDA graph
+        self.value = self.alias.clone().reshape(())
+        if self.alias.is_cuda:
+            self.written = torch.cuda.Event()
+            self.written.record()
+
+    def is_of(self, loss: Any) -> bool:
+        """Whether ``loss`` is this tensor, or it without its graph, and has not changed since."""
+        mine = self.alias
+        is_alike = _is_plain(loss) and (loss.device, loss.dtype, loss.numel()) == (mine.device, mine.dtype, 1)
+        return is_alike and loss.data_ptr() == mine.data_ptr() and loss._version == self.version
 
 
 class BackwardCalls:
@@ -50,58 +58,43 @@ class BackwardCalls:
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """Forget the earlier calls, and note those to come."""
+        """Note the calls to come; they are forgotten at the end."""
         import torch
 
-        self._roots.clear()
         real, thread = torch.autograd.backward, threading.get_ident()
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+            if not isinstance(tensors, (torch.Tensor, torch.autograd.graph.GradientEdge)):
+                tensors = tuple(tensors)  # an iterator can be read only once
             if threading.get_ident() == thread:
-                self._note(tensors)
+                hooks.extend(self._note(tensors))
             real(tensors, *args, **kwargs)
 
+        hooks: list[Any] = []
         torch.autograd.backward = backward
         try:
             yield
         finally:
-            torch.autograd.backward = real
+            if torch.autograd.backward is backward:  # and no library has put its own there meanwhile
+                torch.autograd.backward = real
+            for hook in hooks:
+                hook.remove()
+            self._roots.clear()
 
-    def behind(self, loss: Any) -> Root | None:
-        """The first backward pass before which ``loss`` had its value; None where that cannot be told."""
-        return next((root for root in self._roots if _is_plain(loss) and root.is_behind(loss)), None)
+    def of(self, loss: Any) -> Root | None:
+        """The newest call with ``loss``, if it took its value."""
+        return next((root for root in reversed(self._roots) if root.value is not None and root.is_of(loss)), None)
 
-    def _note(self, tensors: Any) -> None:
-        roots = [tensors] if hasattr(tensors, "detach") else tensors
-        for root in roots:
-            if _is_plain(root) and not _is_captured(root):
-                self._roots.append(Root(root.detach(), root._version, _sequence(root), _event_on(root.device)))
+    def _note(self, tensors: Any) -> Iterator[Any]:
+        for tensor in [tensors] if hasattr(tensors, "detach") else tensors:
+            if _is_plain(tensor) and tensor.requires_grad and tensor.numel() == 1:
+                root = Root(tensor.detach(), tensor._version)
+                self._roots.append(root)
+                yield tensor.register_hook(root.take)
 
 
 def _is_plain(tensor: Any) -> bool:
-    """One whose memory is its own: no subclass."""
+    """One whose memory is its own, and whose changes are counted: no subclass, and no inference tensor."""
     import torch
 
-    return type(tensor) is torch.Tensor
-
-
-def _is_captured(tensor: torch.Tensor) -> bool:
-    """Whether this only becomes part of a CUDA graph: nothing outside can wait for events in there."""
-    import torch
-
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
-def _sequence(tensor: torch.Tensor) -> int | None:
-    number = getattr(tensor.grad_fn, "_sequence_nr", None)
-    return None if number is None else int(number())
-
-
-def _event_on(device: torch.device) -> Any:
-    if device.type != "cuda":
-        return None
-    import torch
-
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(device))
-    return event
+    return type(tensor) is torch.Tensor and not tensor.is_inference()

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.log import line, logger
+from nemo_resiliency_plugins.runtime.rerun.before import Before
 from nemo_resiliency_plugins.runtime.rerun.looking import Looking
-from nemo_resiliency_plugins.runtime.rerun.replay import Before, ForwardBackward, Passes
+from nemo_resiliency_plugins.runtime.rerun.replay import ForwardBackward, Passes
 from nemo_resiliency_plugins.runtime.rerun.results import difference
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def _difference(one: Any, other: Any) -> float:
 
     a, b = (each.to_local() if hasattr(each, "to_local") else each for each in (one, other))
     a, b = (each.to_dense() if each.is_sparse else each for each in (a, b))
+    a, b = (torch.view_as_real(each) if each.is_complex() else each for each in (a, b))
     if torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) and torch.equal(a.isnan(), b.isnan()):
         return 0.0
     gap = (a.double() - b.double()).abs().max()

@@ -57,9 +57,12 @@ class GradientCheck:
 
 
 def local_part(gradient: Any) -> Any:
-    """This rank's part of a sharded gradient, and the values of a sparse one."""
+    """This rank's part of a sharded gradient, the values of a sparse one, and complex ones as pairs."""
+    import torch
+
     part = gradient.to_local() if hasattr(gradient, "to_local") else gradient
-    return part._values() if part.is_sparse else part
+    part = part._values() if part.is_sparse else part
+    return torch.view_as_real(part) if part.is_complex() else part
 
 
 def _has_nccl() -> bool:

@@ -19,30 +19,35 @@ class Looking:
         self._host: torch.Tensor | None = None
 
     def look(self, losses: Sequence[Loss]) -> list[float]:
-        there = [loss for loss in losses if getattr(loss.value, "is_cuda", False)]
-        values = iter(self._from_device(there)) if there else iter(())
-        return [next(values) if loss in there else float(loss.value) for loss in losses]
+        devices = [each.seen.device if getattr(each.seen, "is_cuda", False) else None for each in losses]
+        device = next(filter(None, devices), None)
+        together = [each for each, its in zip(losses, devices, strict=True) if its is not None and its == device]
+        read = iter(self._from_device(together, device) if device is not None else ())
+        return [
+            next(read) if its is not None and its == device else float(each.seen)
+            for each, its in zip(losses, devices, strict=True)
+        ]
 
-    def _from_device(self, losses: Sequence[Loss]) -> list[float]:
+    def _from_device(self, losses: Sequence[Loss], device: torch.device) -> list[float]:
         import torch
 
-        device = losses[0].value.device
         if self._stream is None:
             self._stream = torch.cuda.Stream(device, priority=-1)
         if self._host is None or len(self._host) != len(losses):
             self._host = torch.empty(len(losses), dtype=torch.float64, pin_memory=True)
-        self._wait_on_the_device(self._stream, losses, device)
+        values = [self._await(self._stream, loss) for loss in losses]
         with torch.cuda.stream(self._stream):
-            packed = torch.stack([loss.value.to(torch.float64) for loss in losses])
+            packed = torch.stack([value.to(torch.float64) for value in values])
             self._host.copy_(packed, non_blocking=True)
         self._stream.synchronize()
         return [float(value) for value in self._host.tolist()]
 
-    def _wait_on_the_device(self, stream: Any, losses: Sequence[Loss], device: torch.device) -> None:
+    def _await(self, stream: Any, loss: Loss) -> Any:
+        """The value, behind the forward pass where that is enough, else behind all that was queued."""
         import torch
 
-        for loss in losses:
-            if loss.behind is not None:
-                stream.wait_event(loss.behind.written)
-            else:
-                stream.wait_stream(torch.cuda.current_stream(device))
+        if loss.root is None:
+            stream.wait_stream(torch.cuda.current_stream(loss.seen.device))
+        else:
+            stream.wait_event(loss.root.written)
+        return loss.seen

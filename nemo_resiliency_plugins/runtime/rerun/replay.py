@@ -8,7 +8,6 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from nemo_resiliency_plugins.errors import ConfigError
-from nemo_resiliency_plugins.runtime import rng
 from nemo_resiliency_plugins.runtime.rerun.ahead import BackwardCalls, Root
 from nemo_resiliency_plugins.runtime.rerun.gradients import local_part
 
@@ -18,12 +17,17 @@ if TYPE_CHECKING:
 ForwardBackward = Callable[..., Any]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Loss:
-    """Of one micro-batch: a number or a detached tensor of no dimension; ``behind``: where it is known to be there."""
+    """A number or a detached tensor of no dimension; ``root`` has its value before the backward pass."""
 
     value: Any
-    behind: Root | None = None
+    root: Root | None = None
+
+    @property
+    def seen(self) -> Any:
+        """What is looked at."""
+        return self.value if self.root is None else self.root.value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,17 +59,25 @@ class Passes:
             with self._calls.noted() if self._calls else nullcontext():
                 for number in range(len(micro_batches) or 1):
                     self.number = number
-                    losses += self._losses(forward_backward(*micro_batches[number : number + 1]))
+                    returned = forward_backward(*micro_batches[number : number + 1])
+                    losses += self._losses(returned, copied=len(micro_batches) > 1)
         finally:
             self.number = None
         return Done(losses)
 
-    def _losses(self, returned: Any) -> list[Loss]:
+    def _losses(self, returned: Any, *, copied: bool) -> list[Loss]:
+        """``copied``: the next micro-batch may use the same memory, as those of a CUDA graph do."""
         several = returned if isinstance(returned, (list, tuple)) else [returned]
-        return [Loss(_plain(each), self._calls.behind(each) if self._calls else None) for each in several]
+        values = [_plain(each) for each in several]
+        if copied:
+            values = [each.clone() if hasattr(each, "clone") else each for each in values]
+        roots = [self._calls.of(each) if self._calls else None for each in several]
+        return [Loss(value, root) for value, root in zip(values, roots, strict=True)]
 
 
 def _plain(loss: Any) -> Any:
+    if hasattr(loss, "full_tensor"):
+        loss = loss.full_tensor()
     if hasattr(loss, "detach"):
         loss = loss.detach()
         if loss.numel() == 1:
@@ -78,60 +90,6 @@ def _plain(loss: Any) -> Any:
 def _not_a_loss(value: Any) -> ConfigError:
     rule = "the function must return the loss of its micro-batch, one number, or a list of losses"
     return ConfigError("session.checked", type(value).__name__, rule, "Return loss after loss.backward().")
-
-
-class Before:
-    """Gradients, buffers and random numbers as they were before a run.
-
-    Buffers are copied only where torch's version counter says that they have changed since the last copy.
-    """
-
-    def __init__(self, models: Sequence[torch.nn.Module]) -> None:
-        self._parts = list({id(part): part for model in models for part in model.modules()}.values())
-        self.parameters = list({id(each): each for model in models for each in model.parameters()}.values())
-        self._buffers: dict[tuple[int, str], _Buffer] = {}
-        self._gradients: list[torch.Tensor | None] = []
-        self._random: rng.Generators | None = None
-
-    def capture(self) -> None:
-        self._random = rng.Generators()
-        gradients = (parameter.grad for parameter in self.parameters)
-        self._gradients = [None if gradient is None else gradient.clone() for gradient in gradients]
-        for number, part in enumerate(self._parts):
-            for name, buffer in part._buffers.items():
-                if buffer is not None:
-                    kept = self._buffers.get((number, name))
-                    if kept is None or not kept.is_current(buffer):
-                        self._buffers[number, name] = _Buffer(buffer)
-
-    def restore(self) -> None:
-        """Put back what :meth:`capture` took, as often as wanted."""
-        if self._random is not None:
-            self._random.put_back()
-        for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
-            parameter.grad = None if gradient is None else gradient.clone()
-        for (number, name), kept in self._buffers.items():
-            setattr(self._parts[number], name, kept.put_back())
-
-
-class _Buffer:
-    """One buffer and a copy of its value."""
-
-    def __init__(self, buffer: torch.Tensor) -> None:
-        self._buffer, self._version, self._value = buffer, buffer._version, buffer.detach().clone()
-
-    def is_current(self, buffer: torch.Tensor) -> bool:
-        return buffer is self._buffer and buffer._version == self._version
-
-    def put_back(self) -> torch.Tensor:
-        """The buffer, with the value that it had; a forward pass may have put another tensor in its place."""
-        import torch
-
-        if self._buffer._version != self._version:
-            with torch.no_grad():
-                self._buffer.copy_(self._value)
-            self._version = self._buffer._version
-        return self._buffer
 
 
 class Trace:

@@ -14,10 +14,11 @@ from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.rerun import telling
 from nemo_resiliency_plugins.runtime.rerun.ahead import BackwardCalls
+from nemo_resiliency_plugins.runtime.rerun.before import Before
 from nemo_resiliency_plugins.runtime.rerun.gradients import GradientCheck
 from nemo_resiliency_plugins.runtime.rerun.looking import Looking
 from nemo_resiliency_plugins.runtime.rerun.machine import Evidence, Outcome, judge
-from nemo_resiliency_plugins.runtime.rerun.replay import Before, Done, ForwardBackward, Passes, Trace, own_gradients
+from nemo_resiliency_plugins.runtime.rerun.replay import Done, ForwardBackward, Passes, Trace, own_gradients
 from nemo_resiliency_plugins.runtime.rerun.results import Checks, Finding, Kind, Run, Seen, equal, find, magnitude
 from nemo_resiliency_plugins.runtime.rerun.suspects import Suspect, SuspectFile
 from nemo_resiliency_plugins.runtime.rerun.window import LossWindow
