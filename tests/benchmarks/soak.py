@@ -32,6 +32,8 @@ CLUSTER_ROOT = Path("/tmp/nrp-soak")
 RANKS, STEP_S, EVERY = 4, 0.1, 20
 QUIET_STEPS = 30
 """What the training does between a recovery and the next fault: more than the steps between two checkpoints."""
+STEPS_PER_S = 2
+"""That are done among so many faults, about, where the machine does nothing else."""
 STUCK_S = 240.0
 MANY = 1000
 
@@ -119,13 +121,14 @@ def await_progress(job: Submitted, since: float) -> float | None:
     return None if has_ended(job) else times[0] - since
 
 
-def disturb(cluster: Cluster, job: Submitted, seed: int) -> list[tuple[str, float]]:
-    """Harm the job until it ends; what was done, and the seconds until it trained again."""
+def disturb(cluster: Cluster, job: Submitted, seed: int, minutes: float) -> list[tuple[str, float]]:
+    """Harm the job for so long, or until it ends; what was done, and the seconds until it trained again."""
+    last = time.monotonic() + minutes * 60
     draw = random.Random(seed)
     faults, done = Faults(cluster, job, draw), []
     await_progress(job, 0.0)
     deck: list[Callable[[Faults], None]] = []
-    while not has_ended(job):
+    while time.monotonic() < last and not has_ended(job):
         deck = deck or draw.sample(KINDS, len(KINDS))
         kind = deck.pop()
         began = time.time()
@@ -148,13 +151,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10_000)
     options = parser.parse_args()
     os.environ.update(clean_env({}))
-    steps = int(options.minutes * 60 / STEP_S / 2)
+    steps = int(options.minutes * 60 * STEPS_PER_S)
     root = Path(tempfile.mkdtemp(prefix="nrp-soak-"))
     console.print(f"seed {options.seed}, {steps} steps; {root} is kept unless all goes well")
     cluster = Cluster(CLUSTER_ROOT)
     cluster.start()
     try:
-        good = soak(cluster, root, steps, options.seed)
+        good = soak(cluster, root, steps, options)
     finally:
         cluster.stop()
     if good:
@@ -162,12 +165,12 @@ def main() -> None:
     sys.exit(not good)
 
 
-def soak(cluster: Cluster, root: Path, steps: int, seed: int) -> bool:
+def soak(cluster: Cluster, root: Path, steps: int, options: argparse.Namespace) -> bool:
     undisturbed = trained(cluster, root / "undisturbed", steps, 0.0, FaultTolerancePlugin())
     assert undisturbed.ended(600.0) == ("COMPLETED", "0:0"), undisturbed.log[-4000:]
     job = trained(cluster, root / "disturbed", steps, STEP_S, *suite())
-    done = disturb(cluster, job, seed)
-    end = job.ended(STUCK_S)
+    done = disturb(cluster, job, options.seed, options.minutes)
+    end = job.ended(STUCK_S + steps * STEP_S)
     checks = {
         "ended well": end == ("COMPLETED", "0:0"),
         "no step was left out": {line.step for line in job.steps()} == set(range(steps)),
