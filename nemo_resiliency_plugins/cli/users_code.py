@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -46,6 +47,9 @@ def _lines(error: Exception) -> list[str]:
 
 
 def _is_of_the_user(name: str) -> bool:
-    path, others = Path(name).resolve(), (sysconfig.get_path("stdlib"), Path(nemo_resiliency_plugins.__file__).parent)
-    from_elsewhere = any(Path(each).resolve() in path.parents for each in others) or LIBRARIES & {*path.parts}
-    return not (from_elsewhere or name.startswith("<"))  # <frozen runpy> is no file
+    homes = {Path(sysconfig.get_path("stdlib")), Path(nemo_resiliency_plugins.__file__).parent}
+    if sys.prefix != sys.base_prefix:  # of a virtual environment; below another one, such as /usr, may be anything
+        homes.add(Path(sys.prefix))
+    path = Path(name).absolute()
+    installed = homes & {*path.parents} or LIBRARIES & {*path.parts}
+    return not (installed or name.startswith("<"))  # <frozen runpy> is no file
