@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nemo_resiliency_plugins.cli.users_code import lines_of_the_user, run_for
+from nemo_resiliency_plugins.cli.users_code import RunFor, lines_of_the_user
 from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.report.words import counted
 
@@ -43,7 +43,7 @@ def preview(
     Example: nemo-resiliency preview submit.py -- --nodes 4
     """
     given = list(arguments or [])
-    with _importable(Path.cwd()), run_for(target):
+    with _importable(Path.cwd()), RunFor(target):
         found = _of_function(target, given) if ":" in target else _of_script(Path(target), given)
     if not found:
         rule = "submits nothing: no run.run() and no Experiment.run() was reached"

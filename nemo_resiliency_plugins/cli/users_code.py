@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 
-import nemo_resiliency_plugins
 from nemo_resiliency_plugins.errors import ConfigError, ResiliencyError
 
+PACKAGE = Path(__file__).parents[1]
 LIBRARIES = {"site-packages", "dist-packages"}
 
 
-@contextlib.contextmanager
-def run_for(target: str) -> Iterator[None]:
-    """For what runs code that the command line's TARGET names.
+class RunFor:
+    """Around what runs code that the command line's TARGET names.
 
     Raises:
-        ConfigError: the code has failed; those that it raises itself stay as they are.
+        ConfigError: the code has failed; this package's own errors stay as they are.
     """
-    try:
-        yield
-    except ResiliencyError:
-        raise
-    except Exception as error:
-        lines = lines_of_the_user(error) or _lines(error)[-1:]
-        message = error.msg if isinstance(error, SyntaxError) else str(error)
-        what = f"{type(error).__name__}: {message}" if message else type(error).__name__
-        rule = f"{what} ({', then '.join(lines)})"
-        raise ConfigError("TARGET", target, rule, "Mend it there.") from error
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+
+    def __enter__(self) -> None:
+        """Nothing has to be prepared."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, ResiliencyError):
+            raise ConfigError("TARGET", self._target, _in_words(error), "Mend it there.") from error
+
+
+def _in_words(error: Exception) -> str:
+    lines = lines_of_the_user(error) or _lines(error)[-1:]
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    what = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"{what} ({', then '.join(lines)})"
 
 
 def lines_of_the_user(error: Exception) -> list[str]:
@@ -47,7 +51,7 @@ def _lines(error: Exception) -> list[str]:
 
 
 def _is_of_the_user(name: str) -> bool:
-    homes = {Path(sysconfig.get_path("stdlib")), Path(nemo_resiliency_plugins.__file__).parent}
+    homes = {Path(sysconfig.get_path("stdlib")), PACKAGE}
     if sys.prefix != sys.base_prefix:  # of a virtual environment; below another one, such as /usr, may be anything
         homes.add(Path(sys.prefix))
     path = Path(name).absolute()

@@ -136,7 +136,7 @@ def _of_process(victim: Victim, name: str) -> str:
     """What the kernel tells under ``name``. Raises OSError or NotWorkingError where it cannot be asked."""
     path = Path(f"/proc/{victim.pid}/{name}")
     if victim.job_id is None:
-        return path.read_text()
+        return path.read_text(errors="replace")  # variables may hold any bytes
     return _run([*_beside(victim), "cat", str(path)], f"{victim} cannot be looked at")
 
 
@@ -188,7 +188,13 @@ def _not_yours(victim: Victim) -> UnsupportedError:
 def _run(command: list[str], problem: str) -> str:
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_S, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=COMMAND_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotWorkingError(f"{problem}: {error}") from error

@@ -124,7 +124,7 @@ def test_a_nan_reaches_the_result_validation(tmp_path: Path) -> None:
     job = start(tmp_path, "validated.py", *script, ranks=2, restarts=0, env={**QUICK, **validates})
     with ended_afterwards(job):
         wait_for(lambda: job.events("first_step", rank=1), deadline_s=60, what=job.log[-2000:])
-        inject(job, "nan", "--rank", 1)
+        assert "warning" not in inject(job, "nan", "--rank", 1).output
         wait_for(lambda: job.events("suspect_result"), deadline_s=60, what=job.log[-2000:])
 
 
