@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,14 +18,18 @@ from rich.table import Table
 
 from nemo_resiliency_plugins.cli.console import console as make_console
 from nemo_resiliency_plugins.cli.console import rows, table
+from nemo_resiliency_plugins.cli.places import written_to
 from nemo_resiliency_plugins.cli.recovery import Event, Recovery, newest_step, recoveries
+from nemo_resiliency_plugins.cli.versions import RUNTIME, installed
 from nemo_resiliency_plugins.config import FaultScript
 from nemo_resiliency_plugins.contract import read_events
+from nemo_resiliency_plugins.errors import NotWorkingError
 
 STEPS = 60
 STEP_TIMEOUT_S = 5.0
 DEADLINE_S = 150.0
 RECIPE = "nemo_resiliency_plugins.recipes.small_gpt"
+NEEDED = ("torch", "nvidia-resiliency-ext")
 
 console = make_console()
 
@@ -76,17 +80,26 @@ def demo(
 
     Example: nemo-resiliency demo --ranks 4
     """
+    refuse_without(NEEDED)
     faults = FaultScript().kill(rank=1, step=23).hang(rank=0, step=42)
     with contextlib.ExitStack() as stack:
         root = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nemo-resiliency-")))
-        undisturbed = Training(root / "undisturbed", ranks=ranks, faults=FaultScript())
-        disturbed = Training(root / "disturbed", ranks=ranks, faults=faults)
+        with written_to("--directory", root, "Name a directory of your own that is new, or holds no demo yet."):
+            undisturbed = Training(root / "undisturbed", ranks=ranks, faults=FaultScript())
+            disturbed = Training(root / "disturbed", ranks=ranks, faults=faults)
         with _progress() as progress:
             codes = [_follow(training, progress) for training in (undisturbed, disturbed)]
         holds = _report(undisturbed, disturbed) and codes == [0, 0]
         if not holds:
             console.print(disturbed.log.read_text()[-4000:], markup=False, highlight=False)
     raise typer.Exit(0 if holds else 1)
+
+
+def refuse_without(packages: Iterable[str]) -> None:
+    """Raises NotWorkingError where one of ``packages`` is not installed."""
+    missing = [name for name in packages if installed(name) is None]
+    if missing:
+        raise NotWorkingError(f"the demo trains here, without {' and '.join(missing)} it cannot: {RUNTIME}")
 
 
 def end_with_children(process: subprocess.Popen[bytes]) -> None:

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from nemo_resiliency_plugins.cli.console import console, rows, table
-from nemo_resiliency_plugins.cli.versions import installed
+from nemo_resiliency_plugins.cli.versions import RUNTIME, installed
 from nemo_resiliency_plugins.compat import nvrx
 from nemo_resiliency_plugins.errors import UnsupportedError
 from nemo_resiliency_plugins.slurm import site
@@ -27,7 +27,6 @@ from nemo_resiliency_plugins.slurm import site
 COMMAND_S = 60.0
 DISTRIBUTION = "nemo-resiliency-plugins"
 LAUNCHERS = ("ft_launcher", "torchrun")
-RUNTIME = "pip install 'nemo-resiliency-plugins[runtime]'"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,6 +32,7 @@ class Kind(str, enum.Enum):
 
 
 UNHEEDED = "nothing takes the signal for a notice: the ranks die of it, unsaved. PreemptionPlugin makes them save first"
+UNSEEN = "nobody looks at the results of steps: the NaN stays. RerunStateMachinePlugin and session.checked() find it"
 SIGNALS = {Kind.STOP: "STOP", Kind.KILL: "KILL"}
 
 
@@ -50,11 +51,11 @@ def faults(
     """
     job = find_job(Path(directory).expanduser())
     if rank is None and kind is not Kind.PREEMPT:
-        raise ConfigError("--rank", None, f"says which rank {kind.value} is for", "Give --rank 0, say.")
+        raise ConfigError("--rank", None, f"{kind.value} is for one rank", "Give --rank 0, say.")
     request = _request(kind, rank, {"seconds": seconds, "steps": steps})
     victim = victims.find(job, 0 if rank is None else rank)
-    if kind is Kind.PREEMPT and not victims.heeds_announcement(victim):
-        typer.echo(f"warning: as far as can be seen, {UNHEEDED}", err=True)
+    if unnoticed := _unnoticed(kind, victim):
+        typer.echo(f"warning: as far as can be seen, {unnoticed}", err=True)
     what = f"{kind.value} on {victim}" if kind is not Kind.PREEMPT else f"preempt the job of {victim}"
     if not yes:
         typer.confirm(f"{what}?", abort=True)
@@ -84,7 +85,17 @@ def _request(kind: Kind, rank: int | None, options: dict[str, float | int | None
     if kind.value not in FaultRequest.KINDS:
         return None
     assert rank is not None  # only preempt goes without one
-    return FaultRequest(kind.value, rank, **given)  # type: ignore[arg-type]
+    try:
+        return FaultRequest(kind.value, rank, **given)  # type: ignore[arg-type]
+    except ConfigError as error:
+        raise ConfigError(f"--{error.field.rpartition('.')[2]}", error.value, error.rule, error.remedy) from None
+
+
+def _unnoticed(kind: Kind, victim: victims.Victim) -> str | None:
+    """Why nothing of this package takes the fault up; None where something may."""
+    if kind is Kind.PREEMPT and not victims.heeds_announcement(victim):
+        return UNHEEDED
+    return UNSEEN if kind is Kind.NAN and victims.ignores_results(victim) else None
 
 
 def _note(job: Path, victim: victims.Victim, kind: Kind, at: float) -> None:

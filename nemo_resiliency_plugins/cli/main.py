@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from nemo_resiliency_plugins.cli import versions
-from nemo_resiliency_plugins.errors import ResiliencyError
+from nemo_resiliency_plugins.errors import ConfigError, ResiliencyError
 
 VERBS = (
     "preview",
@@ -21,6 +21,7 @@ VERBS = (
     "demo",
 )
 """Each is the function of its name in the module of its name, which is loaded when the verb is used."""
+SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
 class Verbs(TyperGroup):
@@ -34,19 +35,31 @@ class Verbs(TyperGroup):
             return None
         verb = getattr(importlib.import_module(f"nemo_resiliency_plugins.cli.{cmd_name}"), cmd_name)
         own = typer.Typer(add_completion=False, rich_markup_mode=None)
-        own.command(cmd_name)(verb)
+        own.command(cmd_name, context_settings=SETTINGS)(verb)
         return typer.main.get_command(own)
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except ResiliencyError as error:
-            typer.echo(f"nemo-resiliency: {error}", err=True)
+            typer.echo(f"nemo-resiliency: {_told(error)}", err=True)
             raise typer.Exit(error.exit_code) from error
 
 
+def _told(error: ResiliencyError) -> str:
+    """Of an option that was not given there is no value to show."""
+    if isinstance(error, ConfigError) and error.value is None and error.field.startswith("--"):
+        return f"{error.field} is missing: {error.rule}. {error.remedy}"
+    return str(error)
+
+
 app = typer.Typer(
-    cls=Verbs, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None
+    cls=Verbs,
+    context_settings=SETTINGS,
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 

@@ -9,13 +9,16 @@ import inspect
 import json
 import runpy
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nemo_resiliency_plugins.cli.users_code import RunFor, lines_of_the_user
 from nemo_resiliency_plugins.errors import ConfigError
+from nemo_resiliency_plugins.report.words import counted
 
 if TYPE_CHECKING:
     from nemo_resiliency_plugins.plugins.previewing import Preview
@@ -40,7 +43,7 @@ def preview(
     Example: nemo-resiliency preview submit.py -- --nodes 4
     """
     given = list(arguments or [])
-    with _importable(Path.cwd()):
+    with _importable(Path.cwd()), RunFor(target):
         found = _of_function(target, given) if ":" in target else _of_script(Path(target), given)
     if not found:
         rule = "submits nothing: no run.run() and no Experiment.run() was reached"
@@ -74,10 +77,11 @@ def _of_function(target: str, arguments: list[str]) -> list[Preview]:
     home, _, name = target.rpartition(":")
     function = _function(home, name)
     given = dict(_named(each) for each in arguments)
+    signature = inspect.signature(function)
     try:
-        inspect.signature(function).bind(**given)
+        signature.bind(**given)
     except TypeError as error:
-        rule = f"does not fit {target}{inspect.signature(function)}: {error}"
+        rule = f"does not fit {target}{signature}: {error}"
         raise ConfigError("ARGUMENT", " ".join(arguments) or None, rule, "Give NAME=VALUE, such as nodes=4.") from None
     made = function(**given)
     if not (isinstance(made, tuple) and len(made) == 3):
@@ -88,17 +92,26 @@ def _of_function(target: str, arguments: list[str]) -> list[Preview]:
 
 def _function(home: str, name: str) -> Callable[..., Any]:
     try:
-        if home.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(home).stem, home)
-            assert spec is not None and spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(home)
-        found: Callable[..., Any] = getattr(module, name)
-        return found
-    except (FileNotFoundError, ModuleNotFoundError, AttributeError) as error:
+        module = _module(home)
+    except (FileNotFoundError, ModuleNotFoundError) as error:
+        if lines_of_the_user(error):
+            raise
         raise ConfigError("TARGET", f"{home}:{name}", f"cannot be found: {error}", "Check the name.") from error
+    found: Callable[..., Any] | None = getattr(module, name, None)
+    if not callable(found):
+        rule = f"cannot be found: {home} has no such function"
+        raise ConfigError("TARGET", f"{home}:{name}", rule, "Check the name.")
+    return found
+
+
+def _module(home: str) -> types.ModuleType:
+    if not home.endswith(".py"):
+        return importlib.import_module(home)
+    spec = importlib.util.spec_from_file_location(Path(home).stem, home)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _named(argument: str) -> tuple[str, Any]:
@@ -112,8 +125,9 @@ def _named(argument: str) -> tuple[str, Any]:
 
 
 def _lines(found: Preview, *, everything: bool) -> Iterator[str]:
-    yield f"# {found.title}: {len(found.edits)} edits"
+    yield f"# {found.title}: {counted(len(found.edits), 'edit')}, {counted(len(found.notes), 'note')}"
     yield from found.edits or ["no plugin of this package changes anything"]
+    yield from found.notes
     for name, text in found.files.items():
         if everything or (name.endswith(SHORT) and not name.endswith(POLICY)):
             yield f"\n# {name}\n{text.rstrip()}"

@@ -12,7 +12,9 @@ import typer
 from rich.console import Console
 
 from nemo_resiliency_plugins.cli.console import console, rows, table
+from nemo_resiliency_plugins.cli.places import written_to
 from nemo_resiliency_plugins.cli.status import Directory, Host, Ssh, located
+from nemo_resiliency_plugins.errors import ConfigError
 from nemo_resiliency_plugins.report import text
 from nemo_resiliency_plugins.report.summary import Report, summarize
 from nemo_resiliency_plugins.report.timeline import Lane, chosen_ranks, lanes
@@ -20,6 +22,8 @@ from nemo_resiliency_plugins.report.words import duration
 
 MOST_STARTS = 40
 CHART_WIDTH = 100
+PICTURES = (".png",)
+REMEDY = "Name a file in a directory that is there, and where you may write."
 
 
 def report(
@@ -35,18 +39,24 @@ def report(
 
     Example: nemo-resiliency report experiments/train/train_123 --html report.html
     """
+    if png is not None and png.suffix and png.suffix.lower() not in PICTURES:
+        rule = f"{png.suffix} is no kind of picture that is drawn here"
+        raise ConfigError("--png", str(png), rule, f"Give a name that ends with {' or '.join(PICTURES)}.")
     found = located(directory, host, ssh)
     told = summarize(found)
     shown = lanes(found, told, chosen_ranks(told, ranks))
     if html is not None:
         from nemo_resiliency_plugins.report.page import page
 
-        html.write_text(page(told, shown))
+        whole = page(told, shown)
+        with written_to("--html", html, REMEDY):
+            html.write_text(whole)
         _say_where(html, as_json)
     if png is not None:
         from nemo_resiliency_plugins.report.picture import draw
 
-        draw(told, shown, png)
+        with written_to("--png", png, REMEDY):
+            draw(told, shown, png)
         _say_where(png, as_json)
     if as_json:
         typer.echo(json.dumps({**dataclasses.asdict(told), "timeline": [dataclasses.asdict(lane) for lane in shown]}))

@@ -8,6 +8,8 @@ import platform
 import typer
 
 PACKAGES = ("nemo-resiliency-plugins", "nemo_run", "torch", "nvidia-resiliency-ext")
+RUNTIME = "pip install 'nemo-resiliency-plugins[runtime]'"
+"""Brings what ranks need."""
 
 
 def installed(name: str) -> str | None:

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import psutil
 
-from nemo_resiliency_plugins.contract import ENV_DIR
-from nemo_resiliency_plugins.errors import NotWorkingError, UnsupportedError
-from nemo_resiliency_plugins.report.reading import event_files, events_of, read_object
+from nemo_resiliency_plugins.config.rerun import DISABLED, RerunStateMachineConfig
+from nemo_resiliency_plugins.contract import ENV_DIR, variable
+from nemo_resiliency_plugins.errors import ConfigError, NotWorkingError, ResiliencyError, UnsupportedError
+from nemo_resiliency_plugins.report.reading import EventFile, event_files, events_of, read_object
+from nemo_resiliency_plugins.report.words import counted
 
 COMMAND_S = 60.0
 
@@ -40,13 +42,14 @@ def find(job: Path, rank: int) -> Victim:
     """The process of ``rank`` in the job with this ``nrp`` directory, checked to be alive and the user's own.
 
     Raises:
-        NotWorkingError: the rank does not run.
+        ConfigError: the job has no such rank.
+        NotWorkingError: the rank does not run, or not yet.
         UnsupportedError: the job is somebody else's.
     """
     files = [file for file in event_files(job) if file.rank == rank]
     started = [event for file in files[-1:] for event in events_of(file) if "pid" in event and "node" in event]
     if not started:
-        raise NotWorkingError(f"there is no rank {rank} in {job}")
+        raise _not_there(rank, job)
     last, job_id = started[-1], files[-1].attempt.rsplit("-", 2)[0]
     of_slurm = job_id if re.fullmatch(r"\d+", job_id) and shutil.which("scontrol") else None
     victim = Victim(rank, last["pid"], last["node"], files[-1].attempt, last["cycle"], of_slurm, job)
@@ -94,11 +97,34 @@ def heeds_announcement(victim: Victim) -> bool:
     """
     number = signals.Signals[f"SIG{_announcement(victim)}"]
     try:
-        status = _status(victim)
+        status = _of_process(victim, "status")
     except (OSError, NotWorkingError):
         return False
     masks = re.findall(r"^Sig(?:Cgt|Ign):\s*([0-9a-f]+)$", status, flags=re.MULTILINE)
     return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+
+
+def ignores_results(victim: Victim) -> bool:
+    """Whether it is known that nobody looks at the results of the rank's steps.
+
+    False where the script's own config may ask for that, of which nothing is told, and where it cannot be asked.
+    """
+    told = (event for file in event_files(victim.directory) if _is_of(file, victim) for event in events_of(file))
+    if any(event["event"] == "not_working" and event.get("feature") == "result validation" for event in told):
+        return True
+    section = RerunStateMachineConfig.PLUGIN
+    of_job = read_object(victim.directory / "config.json").get(section, {}).get("rerun_mode")
+    begin = variable(section, "rerun_mode") + "="
+    try:
+        variables = _of_process(victim, "environ").split("\0")
+    except (OSError, NotWorkingError):
+        return False
+    of_rank = next((each.removeprefix(begin) for each in variables if each.startswith(begin)), None)
+    return (of_rank or of_job) == DISABLED
+
+
+def _is_of(file: EventFile, victim: Victim) -> bool:
+    return file.rank == victim.rank and file.attempt == victim.attempt
 
 
 def _announcement(victim: Victim) -> str:
@@ -106,10 +132,11 @@ def _announcement(victim: Victim) -> str:
     return str(told.get("exit_signal", "SIGTERM")).removeprefix("SIG")
 
 
-def _status(victim: Victim) -> str:
-    path = Path(f"/proc/{victim.pid}/status")
+def _of_process(victim: Victim, name: str) -> str:
+    """What the kernel tells under ``name``. Raises OSError or NotWorkingError where it cannot be asked."""
+    path = Path(f"/proc/{victim.pid}/{name}")
     if victim.job_id is None:
-        return path.read_text()
+        return path.read_text(errors="replace")  # variables may hold any bytes
     return _run([*_beside(victim), "cat", str(path)], f"{victim} cannot be looked at")
 
 
@@ -145,6 +172,14 @@ def _check_job(job_id: str, victim: Victim) -> None:
         raise NotWorkingError(f"job {job_id} does not run")
 
 
+def _not_there(rank: int, job: Path) -> ResiliencyError:
+    ranks = {file.rank for file in event_files(job) if file.rank is not None}
+    if not ranks or rank in ranks:  # a file is there before its process has told anything
+        return NotWorkingError(f"rank {rank} has not started yet in {job}")
+    there = f"{counted(len(ranks), 'rank')}, {min(ranks)} to {max(ranks)}"
+    return ConfigError("--rank", rank, f"there is no such rank in {job}", f"It has {there}.")
+
+
 def _not_yours(victim: Victim) -> UnsupportedError:
     remedy = "Inject faults into jobs of your own."
     return UnsupportedError("DIR", str(victim.directory), f"{victim} belongs to another user", remedy)
@@ -153,7 +188,13 @@ def _not_yours(victim: Victim) -> UnsupportedError:
 def _run(command: list[str], problem: str) -> str:
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_S, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=COMMAND_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotWorkingError(f"{problem}: {error}") from error

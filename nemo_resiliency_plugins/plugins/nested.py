@@ -31,10 +31,10 @@ def nested_launchers(owner: str, task: run.Script | run.Partial, ranks: int) -> 
     found = own_launcher(task) if isinstance(task, run.Script) else None
     if found is None:
         return
-    rule = f"{owner} starts the ranks with a launcher already, and each of them would start {found}"
+    rule = f"starts the ranks with a launcher already, and each of them would start {found}"
     if ranks > 1:
         remedy = "Give what one rank runs, such as run.Script('train.py', entrypoint='python')"
-        raise ConflictError("task", found, f"{rule}: {ranks} on each node", remedy)
+        raise ConflictError("task", found, f"{owner} {rule}: {ranks} on each node", remedy)
     yield ToldOnce(owner, f"{rule}. The ranks that it starts are not watched", warn=True)
 
 

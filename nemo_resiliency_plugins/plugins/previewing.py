@@ -18,7 +18,7 @@ from nemo_run.core.execution.base import Executor
 from nemo_run.run.experiment import Experiment
 
 from nemo_resiliency_plugins.plugins.base import ResiliencyPlugin
-from nemo_resiliency_plugins.plugins.edits import Edit
+from nemo_resiliency_plugins.plugins.edits import Edit, Note
 from nemo_resiliency_plugins.plugins.shipping import refuse_without_archive
 
 HOME = "$NEMORUN_HOME"
@@ -28,10 +28,16 @@ SCRIPTS = ("*_sbatch.sh", "scripts/*.sh", "nrp/retry_policy.sh", "nrp/config.jso
 
 @dataclasses.dataclass(frozen=True)
 class Preview:
-    """Of one experiment. ``edits`` are lines or blocks, each once with its plugins, ``files`` the scripts by name."""
+    """Of one experiment.
+
+    Attributes:
+        edits, notes: lines or blocks, each once with its plugins.
+        files: the scripts by name.
+    """
 
     title: str
     edits: list[str]
+    notes: list[str]
     files: dict[str, str]
 
 
@@ -39,19 +45,22 @@ class SharedEdits:
     """What the plugins change, in the order in which it was first asked for."""
 
     def __init__(self) -> None:
-        self._owners: dict[tuple[int, str], dict[str, None]] = {}
+        self._owners: dict[tuple[int, str, bool], dict[str, None]] = {}
         self._executors: dict[int, Executor] = {}
 
     def add(self, edit: Edit, executor: Executor) -> None:
         """Of two alike for one executor the second changes nothing: it is one edit, of both plugins."""
         self._executors[id(executor)] = executor  # so that no other one gets its id
-        self._owners.setdefault((id(executor), str(edit)), {})[edit.owner] = None
+        self._owners.setdefault((id(executor), str(edit), isinstance(edit, Note)), {})[edit.owner] = None
 
-    def told(self, jobs: Sequence[Any]) -> list[str]:
-        """A line or a block for each, which names the job where there are several, and a fresh begin."""
+    def told(self, jobs: Sequence[Any]) -> tuple[list[str], list[str]]:
+        """A line or a block for each change and each note, which names the job of several, and a fresh begin."""
         found, self._owners = self._owners, {}
         names = {id(executor): f"{job.id}: " for job in jobs for executor in _executors(job)} if len(jobs) > 1 else {}
-        return [f"{names.get(executor, '')}{', '.join(owners)}: {text}" for (executor, text), owners in found.items()]
+        told: tuple[list[str], list[str]] = ([], [])
+        for (executor, text, is_note), owners in found.items():
+            told[is_note].append(f"{names.get(executor, '')}{', '.join(owners)}: {text}")
+        return told
 
 
 def _executors(job: Any) -> list[Executor]:
@@ -103,8 +112,8 @@ def _recording(found: list[Preview], home: str) -> Iterator[None]:
             if isinstance(job.executor, run.SlurmExecutor):  # also where no plugin has looked at it
                 refuse_without_archive(job.executor.packager)
         experiment.dryrun(log=False, delete_exp_dir=False)
-        shown = [_shown(text, home) for text in edits.told(experiment.jobs)]
-        found.append(Preview(experiment._title, shown, _files(Path(experiment._exp_dir), home)))
+        changes, notes = ([_shown(text, home) for text in each] for each in edits.told(experiment.jobs))
+        found.append(Preview(experiment._title, changes, notes, _files(Path(experiment._exp_dir), home)))
 
     quiet = logging.getLogger("torchx")
     level = quiet.level

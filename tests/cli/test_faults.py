@@ -124,7 +124,7 @@ def test_a_nan_reaches_the_result_validation(tmp_path: Path) -> None:
     job = start(tmp_path, "validated.py", *script, ranks=2, restarts=0, env={**QUICK, **validates})
     with ended_afterwards(job):
         wait_for(lambda: job.events("first_step", rank=1), deadline_s=60, what=job.log[-2000:])
-        inject(job, "nan", "--rank", 1)
+        assert "warning" not in inject(job, "nan", "--rank", 1).output
         wait_for(lambda: job.events("suspect_result"), deadline_s=60, what=job.log[-2000:])
 
 
@@ -132,7 +132,21 @@ def test_a_rank_that_does_not_run_is_1(tmp_path: Path) -> None:
     Synthetic(tmp_path / "nrp").start(0)
     done = invoke("faults", tmp_path, "kill", "--rank", 0, "--yes")
     assert done.exit_code == 1
-    assert invoke("faults", tmp_path, "kill", "--rank", 7, "--yes").exit_code == 1
+
+
+def test_a_rank_that_the_job_lacks_is_2_and_those_that_it_has_are_named(tmp_path: Path) -> None:
+    Synthetic(tmp_path / "nrp").start(0)
+    done = invoke("faults", tmp_path, "kill", "--rank", 7, "--yes")
+    said = f"--rank=7: there is no such rank in {tmp_path / 'nrp'}. It has 2 ranks, 0 to 1."
+    assert (done.exit_code, done.output) == (2, f"nemo-resiliency: {said}\n")
+
+
+def test_a_rank_that_has_told_nothing_yet_is_1(tmp_path: Path) -> None:
+    job = Synthetic(tmp_path / "nrp")
+    with job.rank(0, Attempt()) as rank:
+        rank.tell(0, "timeouts")
+    done = invoke("faults", tmp_path, "kill", "--rank", 0, "--yes")
+    assert (done.exit_code, "rank 0 has not started yet" in done.output) == (1, True), done.output
 
 
 def process_of(tmp_path: Path, pid: int) -> Synthetic:
@@ -161,9 +175,12 @@ LISTENS = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))"
 
 
 @contextlib.contextmanager
-def waiting(tmp_path: Path, code: str) -> Iterator[tuple[Synthetic, subprocess.Popen[bytes]]]:
+def waiting(tmp_path: Path, code: str, **variables: str) -> Iterator[tuple[Synthetic, subprocess.Popen[bytes]]]:
     """A job whose rank 0 is a process that runs ``code`` and waits for a signal."""
-    command, env = [sys.executable, "-c", WAITS.format(code)], {**os.environ, "NRP_DIR": str(tmp_path / "nrp")}
+    command, env = (
+        [sys.executable, "-c", WAITS.format(code)],
+        {**os.environ, "NRP_DIR": str(tmp_path / "nrp"), **variables},
+    )
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
@@ -197,6 +214,38 @@ def test_a_preemption_that_is_heeded_is_not_warned_of(tmp_path: Path) -> None:
         assert process.wait(10) == 0
 
 
+MODE = "NRP_RERUN_STATE_MACHINE__RERUN_MODE"
+
+
+@pytest.mark.parametrize(
+    ("of_job", "of_rank", "event", "unseen"),
+    [
+        ("disabled", {}, {}, True),
+        ("disabled", {MODE: "validate_results"}, {}, False),
+        ("validate_results", {MODE: "disabled"}, {}, True),
+        ("validate_results", {}, {}, False),
+        ("validate_results", {}, {"feature": "result validation"}, True),
+        ("validate_results", {}, {"feature": "stragglers"}, False),
+        (None, {}, {}, False),
+        (None, {MODE: "disabled"}, {}, True),
+    ],
+)
+def test_a_nan_that_is_known_to_be_unseen_is_warned_of(
+    tmp_path: Path, of_job: str | None, of_rank: dict[str, str], event: dict[str, str], unseen: bool
+) -> None:
+    with waiting(tmp_path, "pass", **of_rank) as (job, process):
+        if of_job is not None:
+            (job.directory / "config.json").write_text(json.dumps({"rerun_state_machine": {"rerun_mode": of_job}}))
+        if event:
+            with contextlib.closing(EventLog(job.directory, Attempt(), 0)) as log:
+                log.emit("not_working", **event, reason="x", pid=process.pid, node=os.uname().nodename)
+        done = CliRunner().invoke(app, ["faults", str(job.directory), "nan", "--rank", "0"], input="n\n")
+    assert done.exit_code == 1
+    assert f"nan on rank 0 (process {process.pid} on {os.uname().nodename})?" in done.output
+    warned = "warning: as far as can be seen, nobody looks at the results of steps: the NaN stays."
+    assert (warned in done.output) is unseen, done.output
+
+
 def test_nothing_is_done_without_a_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = process_of(tmp_path, os.getpid())
     monkeypatch.setattr(victims, "_check_process", lambda victim: None)
@@ -210,7 +259,7 @@ def test_nothing_is_done_without_a_yes(tmp_path: Path, monkeypatch: pytest.Monke
     [
         (["kill", "--seconds", 3], r"--seconds=3.0: does nothing for kill\. Leave it out"),
         (["nan", "--steps", 3], r"--steps=3: does nothing for nan\. Leave it out"),
-        (["slow", "--seconds", 0], r"FaultRequest\.seconds=0.0: must be"),
+        (["slow", "--seconds", 0], r"^nemo-resiliency: --seconds=0\.0: must be"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(tmp_path: Path, arguments: list[object], said: str) -> None:
@@ -223,5 +272,8 @@ def test_an_option_that_would_do_nothing_is_refused(tmp_path: Path, arguments: l
 def test_a_fault_of_a_rank_needs_one(tmp_path: Path) -> None:
     Synthetic(tmp_path / "nrp").start(0)
     done = invoke("faults", tmp_path, "stop", "--yes")
-    assert (done.exit_code, "--rank" in done.output) == (2, True)
+    assert (done.exit_code, done.output) == (
+        2,
+        "nemo-resiliency: --rank is missing: stop is for one rank. Give --rank 0, say.\n",
+    )
     assert invoke("faults", tmp_path, "explode", "--rank", 0, "--yes").exit_code == 2

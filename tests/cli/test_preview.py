@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,8 +92,11 @@ def test_a_launch_script_is_shown_and_not_submitted(script: Path) -> None:
 
 def test_an_edit_that_plugins_share_is_shown_once(script: Path) -> None:
     edits = invoke(script).output.partition("\n# ")[0].splitlines()
-    changes = [line.partition(": ")[2] for line in edits[1:] if not line.startswith(" ")]
-    assert len(changes) == len(set(changes)) == int(edits[0].split()[2])
+    told = [line.partition(": ")[2] for line in edits[1:] if not line.startswith(" ")]
+    notes = [line for line in told if line.startswith("note: ")]
+    assert len(told) == len(set(told))
+    assert told[len(told) - len(notes) :] == notes
+    assert edits[0] == f"# train: {len(told) - len(notes)} edits, {len(notes)} note{'s' * (len(notes) != 1)}"
     for change in ("executor.retries = 0", "launcher.trains = 0", "executor.setup_lines +="):
         assert f"FaultTolerancePlugin, PreemptionPlugin: {change}" in edits
     assert "FaultTolerancePlugin: launcher.max_restarts = 3" in edits
@@ -128,6 +133,7 @@ def test_the_recipes_of_the_package_can_be_shown(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["submit.py:nothing"], "cannot be found"),
+        (["submit.py:run"], "cannot be found"),
         (["submit.py:recipe", "node=3"], "unexpected keyword argument 'node'"),
         (["nemo_resiliency_plugins.recipes.small_gpt:small_gpt"], "missing a required argument: 'directory'"),
         (["no_such_module:recipe"], "cannot be found"),
@@ -145,3 +151,55 @@ def test_what_cannot_be_shown_is_2(
     monkeypatch.chdir(script.parent)
     done = invoke(*arguments)
     assert (done.exit_code, said in done.output) == (2, True), done.output
+
+
+BROKEN = {
+    "unclosed.py": "import nemo_run\nx = (1,\n",
+    "importing.py": "import helping\n",
+    "helping.py": "\nimport no_such_thing\n",
+    "missing_file.py": "from pathlib import Path\nPath('no.yaml').read_text()\n",
+    "asserting.py": "assert 1 + 1 == 3\n",
+    "misspelt.py": """
+from nemo_resiliency_plugins import FaultTolerancePlugin
+
+def recipe():
+    return plugins()
+
+def plugins():
+    return [FaultTolerancePlugin(max_restart=3)]
+
+if __name__ == "__main__":
+    recipe()
+""",
+    "setting_up.py": """
+import nemo_run as run
+run.run("no task", executor=run.LocalExecutor())
+""",
+}
+MISSPELT = r"TypeError: .*__init__\(\) got an unexpected keyword argument 'max_restart'"
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("unclosed.py", r"SyntaxError: '\(' was never closed \(unclosed\.py:2\)"),
+        ("unclosed.py:recipe", r"SyntaxError: '\(' was never closed \(\S*/unclosed\.py:2\)"),
+        ("importing.py", r"ModuleNotFoundError: No .* 'no_such_thing' \(importing\.py:1, then \S*/helping\.py:2\)"),
+        ("importing.py:recipe", r"ModuleNotFoundError: .* \(\S*/importing\.py:1, then \S*/helping\.py:2\)"),
+        ("missing_file.py:recipe", r"FileNotFoundError: .*: 'no\.yaml' \(\S*/missing_file\.py:2\)"),
+        ("asserting.py", r"AssertionError \(asserting\.py:1\)"),
+        ("misspelt.py", rf"{MISSPELT} \(misspelt\.py:11, then misspelt\.py:5, then misspelt\.py:8\)"),
+        ("misspelt.py:recipe", rf"{MISSPELT} \(\S*/misspelt\.py:5, then \S*/misspelt\.py:8\)"),
+        ("setting_up.py", r"\w+: .* \(setting_up\.py:3\)"),
+    ],
+)
+def test_what_goes_wrong_in_the_users_code_is_told_by_the_users_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, said: str
+) -> None:
+    for name, text in BROKEN.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "helping", raising=False)
+    done = invoke(target)
+    assert done.exit_code == 2, done.output
+    assert re.fullmatch(rf"nemo-resiliency: TARGET='{target}': {said}\. Mend it there\.\n", done.output), done.output

@@ -105,6 +105,28 @@ def test_a_page_beside_json_leaves_json_alone(recovered: Job, tmp_path: Path) ->
     assert "written: " in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--html", "no/r.html"], "cannot be written: No such file or directory. Name a file in a directory"),
+        (["--html", "."], "cannot be written: Is a directory. Name"),
+        (["--png", "no/r.png"], "cannot be written: No such file or directory. Name"),
+        (["--png", "."], "cannot be written: Is a directory. Name"),
+        (["--png", "r.txt"], r"\.txt is no kind of picture that is drawn here\. Give a name that ends with \.png"),
+    ],
+)
+def test_a_page_or_picture_that_cannot_be_written_is_2(
+    recovered: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    done = invoke("report", recovered.directory, *arguments)
+    option, value = arguments
+    assert done.exit_code == 2, done.output
+    assert re.fullmatch(f"nemo-resiliency: {option}='{re.escape(value)}': {said}.*\n", done.output), done.output
+    assert not [*(tmp_path / "here").iterdir()]
+
+
 def looking_for_stragglers(directory: Path, *, looks: bool) -> Job:
     job = Job(directory / "nrp")
     with job.rank(1, FIRST) as rank:

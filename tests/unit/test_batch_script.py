@@ -150,6 +150,14 @@ def test_a_launcher_inside_the_launcher_is_refused() -> None:
         sbatch_script([FaultTolerancePlugin()], ["torchrun", "train.py"], directory="/shared/nrp", ranks_per_node=4)
 
 
+def test_one_launcher_inside_the_launcher_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    sbatch_script([FaultTolerancePlugin(), PreemptionPlugin()], ["torchrun", "train.py"], directory="/shared/nrp")
+    said = "FaultTolerancePlugin: starts the ranks with a launcher already, and each of them would start torchrun. "
+    assert [line for line in caplog.messages if "torchrun" in line] == [
+        f"{said}The ranks that it starts are not watched"
+    ]
+
+
 def test_submitit_is_told_the_same() -> None:
     told = submitit_parameters([FaultTolerancePlugin()], directory="/d", nodes=2, ranks_per_node=4)
     assert (told["nodes"], told["tasks_per_node"]) == (2, 1)
