@@ -13,10 +13,10 @@ from pathlib import Path
 
 import psutil
 
-from nemo_resiliency_plugins.config.rerun import DISABLED, RerunStateMachineConfig
-from nemo_resiliency_plugins.contract import ENV_DIR, variable
+from nemo_resiliency_plugins.config.rerun import DISABLED
+from nemo_resiliency_plugins.contract import ENV_DIR
 from nemo_resiliency_plugins.errors import ConfigError, NotWorkingError, ResiliencyError, UnsupportedError
-from nemo_resiliency_plugins.report.reading import EventFile, event_files, events_of, read_object
+from nemo_resiliency_plugins.report.reading import event_files, events_of, read_object
 from nemo_resiliency_plugins.report.words import counted
 
 COMMAND_S = 60.0
@@ -105,26 +105,14 @@ def heeds_announcement(victim: Victim) -> bool:
 
 
 def ignores_results(victim: Victim) -> bool:
-    """Whether it is known that nobody looks at the results of the rank's steps.
-
-    False where the script's own config may ask for that, of which nothing is told, and where it cannot be asked.
-    """
-    told = (event for file in event_files(victim.directory) if _is_of(file, victim) for event in events_of(file))
-    if any(event["event"] == "not_working" and event.get("feature") == "result validation" for event in told):
-        return True
-    section = RerunStateMachineConfig.PLUGIN
-    of_job = read_object(victim.directory / "config.json").get(section, {}).get("rerun_mode")
-    begin = variable(section, "rerun_mode") + "="
-    try:
-        variables = _of_process(victim, "environ").split("\0")
-    except (OSError, NotWorkingError):
-        return False
-    of_rank = next((each.removeprefix(begin) for each in variables if each.startswith(begin)), None)
-    return (of_rank or of_job) == DISABLED
-
-
-def _is_of(file: EventFile, victim: Victim) -> bool:
-    return file.rank == victim.rank and file.attempt == victim.attempt
+    """Whether the rank's session has told that nobody looks at the results of its steps."""
+    files = (
+        file for file in event_files(victim.directory) if (file.rank, file.attempt) == (victim.rank, victim.attempt)
+    )
+    told = [event for file in files for event in events_of(file)]
+    asked = [event.get("results") for event in told if event["event"] == "session_started"]
+    is_idle = any(event["event"] == "not_working" and event.get("feature") == "result validation" for event in told)
+    return is_idle or asked[-1:] == [DISABLED]
 
 
 def _announcement(victim: Victim) -> str:

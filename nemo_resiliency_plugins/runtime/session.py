@@ -75,7 +75,8 @@ class Session(Blocks):
         identity = self._identity
         self._events = EventLog(identity.directory, identity.attempt, identity.rank)
         place = {"pid": os.getpid(), "node": identity.node, "world_size": identity.world_size}
-        self._events.emit("session_started", **place, stragglers=self._configs.straggler.enabled)
+        looks = {"stragglers": self._configs.straggler.enabled, "results": self._configs.rerun.rerun_mode}
+        self._events.emit("session_started", **place, **looks)
         if identity.rank == 0:
             logger().info(line(0, f"effective configuration: {self._configs}"))
         self._notes.started()
@@ -218,8 +219,7 @@ class Session(Blocks):
             SystemExit: on all ranks, where the result is suspect again: 16 to run elsewhere, 17 to end.
         """
         loss = self._features.results.run(self._loop.in_step, forward_backward, micro_batches, self._leave)
-        if loss is not None:
-            self._loss = loss
+        self._loss = self._loss if loss is None else loss
         return loss
 
     def should_stop(self) -> bool:

@@ -175,12 +175,9 @@ LISTENS = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))"
 
 
 @contextlib.contextmanager
-def waiting(tmp_path: Path, code: str, **variables: str) -> Iterator[tuple[Synthetic, subprocess.Popen[bytes]]]:
+def waiting(tmp_path: Path, code: str) -> Iterator[tuple[Synthetic, subprocess.Popen[bytes]]]:
     """A job whose rank 0 is a process that runs ``code`` and waits for a signal."""
-    command, env = (
-        [sys.executable, "-c", WAITS.format(code)],
-        {**os.environ, "NRP_DIR": str(tmp_path / "nrp"), **variables},
-    )
+    command, env = [sys.executable, "-c", WAITS.format(code)], {**os.environ, "NRP_DIR": str(tmp_path / "nrp")}
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
@@ -214,31 +211,25 @@ def test_a_preemption_that_is_heeded_is_not_warned_of(tmp_path: Path) -> None:
         assert process.wait(10) == 0
 
 
-MODE = "NRP_RERUN_STATE_MACHINE__RERUN_MODE"
-
-
 @pytest.mark.parametrize(
-    ("of_job", "of_rank", "event", "unseen"),
+    ("mode", "missing", "unseen"),
     [
-        ("disabled", {}, {}, True),
-        ("disabled", {MODE: "validate_results"}, {}, False),
-        ("validate_results", {MODE: "disabled"}, {}, True),
-        ("validate_results", {}, {}, False),
-        ("validate_results", {}, {"feature": "result validation"}, True),
-        ("validate_results", {}, {"feature": "stragglers"}, False),
-        (None, {}, {}, False),
-        (None, {MODE: "disabled"}, {}, True),
+        ("disabled", None, True),
+        ("validate_results", None, False),
+        ("validate_results", "result validation", True),
+        ("validate_results", "stragglers", False),
+        (None, None, False),
     ],
 )
 def test_a_nan_that_is_known_to_be_unseen_is_warned_of(
-    tmp_path: Path, of_job: str | None, of_rank: dict[str, str], event: dict[str, str], unseen: bool
+    tmp_path: Path, mode: str | None, missing: str | None, unseen: bool
 ) -> None:
-    with waiting(tmp_path, "pass", **of_rank) as (job, process):
-        if of_job is not None:
-            (job.directory / "config.json").write_text(json.dumps({"rerun_state_machine": {"rerun_mode": of_job}}))
-        if event:
-            with contextlib.closing(EventLog(job.directory, Attempt(), 0)) as log:
-                log.emit("not_working", **event, reason="x", pid=process.pid, node=os.uname().nodename)
+    with waiting(tmp_path, "pass") as (job, process):
+        with contextlib.closing(EventLog(job.directory, Attempt(), 0)) as log:
+            place = {"pid": process.pid, "node": os.uname().nodename}
+            log.emit("session_started", **place, **({"results": mode} if mode else {}))
+            if missing is not None:
+                log.emit("not_working", feature=missing, reason="x")
         done = CliRunner().invoke(app, ["faults", str(job.directory), "nan", "--rank", "0"], input="n\n")
     assert done.exit_code == 1
     assert f"nan on rank 0 (process {process.pid} on {os.uname().nodename})?" in done.output
