@@ -8,6 +8,7 @@ import heapq
 import re
 from typing import Any
 
+from nemo_resiliency_plugins.contract import STEP
 from nemo_resiliency_plugins.errors import is_of_a_peer
 from nemo_resiliency_plugins.evidence import Hindmost, Sign, one_of
 from nemo_resiliency_plugins.report.reading import Event
@@ -115,10 +116,11 @@ class RankEnds:
         if name in ("rank_ended", "life_ended"):
             self._ended(now, event)
 
-    def hung(self, hindmost: Hindmost, *, more: bool, is_last: bool) -> None:
+    def hung(self, hindmost: Hindmost, *, done: int, more: bool, is_last: bool) -> None:
         """Told by the next life of each rank, or by what it said last. Without any that overran, nobody has hung.
 
-        ``more``: the next lives have not told all so far. ``is_last``: ranks without an end may be those that hang.
+        ``done``: steps that all ranks have done. ``more``: the next lives have not told all so far. ``is_last``: ranks
+        without an end may be those that hang.
         """
         self._put_away()
         self._is_untold = more and self.counts[How.KILLED] > hindmost.compared
@@ -132,6 +134,8 @@ class RankEnds:
                 end = End(sign.rank, sign.node, sign.ended, How.KILLED, "")
                 self._heaps[How.HUNG].append((-end.at, end.rank, end))
             self._is_hung(end, sign, hindmost, silent)
+            if hindmost.section == STEP:
+                end.step = max(end.step or 0, done)  # noted at the begin of the section, which short steps share
 
     def injected(self, event: Event) -> None:
         """A fault was put into a rank of this start."""

@@ -100,6 +100,11 @@ class Start:
     def newest_durable(self) -> tuple[int, float] | None:
         return self.durable[-1] if self.durable else None
 
+    @property
+    def committed(self) -> int:
+        """The steps that each rank has done, since all of them commit a checkpoint together."""
+        return self.durable[-1][0] if self.durable else 0
+
     def durable_at(self, step: int) -> float | None:
         """When the checkpoint of ``step`` was safe."""
         return next((time for each, time in self.durable if each == step), None)
@@ -253,7 +258,7 @@ def _tell_of_hangs(starts: list[Start], last: Iterable[Doing]) -> None:
         is_last = start is starts[-1]
         if before is not None:
             more = is_last and before.is_watched and not start.has_told
-            before.ends.hung(start.before, more=more, is_last=False)
+            before.ends.hung(start.before, done=before.committed, more=more, is_last=False)
         before = start if start.keeps_records else before
     if starts:
-        starts[-1].ends.hung(own, more=False, is_last=not starts[-1].is_gone)
+        starts[-1].ends.hung(own, done=starts[-1].committed, more=False, is_last=not starts[-1].is_gone)

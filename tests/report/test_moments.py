@@ -116,6 +116,18 @@ def test_without_what_ranks_did_last_the_cause_is_left_open_until_the_new_ones_h
     assert only_failure(job, 28).startswith("rank 1 on n1: hung in step, behind the other ranks at step 11")
 
 
+@pytest.mark.parametrize(("section", "step"), [("step", 12), ("checkpointing", 11)])
+def test_a_rank_has_not_hung_in_a_step_that_all_have_committed(job: Job, section: str, step: int) -> None:
+    """Its record tells the step at whose begin it was written: short steps after it share the section."""
+    with job.rank(0, FIRST) as rank:
+        rank.tell(17, "checkpoint", step=12, tier="global", written=True, seconds=0.1)
+    stopped(job, 1, 23)
+    job.record(1, since=16, ended=23, step=11, section=section)
+    stopped(job, 0, 23)
+    job.record(0, since=18, ended=23)
+    assert f": hung in {section}, behind the other ranks at step {step};" in only_failure(job, 24)
+
+
 def test_what_nobody_has_told_until_the_first_step_was_a_signal(job: Job) -> None:
     for number in range(2):
         stopped(job, number, 23 + number / 10)
