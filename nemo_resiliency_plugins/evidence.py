@@ -68,6 +68,8 @@ class Hindmost:
             self.add(sign)
 
     def add(self, sign: Sign) -> None:
+        if any(each.rank == sign.rank for each in self.signs):
+            return  # told twice
         self.compared += 1
         if sign.hung and (self.hung is None or sign.ended < self.hung.ended):
             self.hung = sign

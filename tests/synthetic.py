@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nemo_resiliency_plugins.contract import Attempt
+from nemo_resiliency_plugins.contract import Attempt, rank_record_path
 from nemo_resiliency_plugins.runtime import events
 from nemo_resiliency_plugins.runtime.events import EventLog
 
@@ -45,6 +46,31 @@ class Job:
         log = EventLog(self.directory, attempt, rank)
         yield Rank(log, self.node(rank), self.ranks, self.launcher)
         log.close()
+
+    def record(
+        self,
+        rank: int,
+        *,
+        since: float,
+        limit_s: float = 5.0,
+        ended: float | None,
+        section: str = "step",
+        step: int = 12,
+    ) -> None:
+        """What a rank has said last of itself, and its watch of its end."""
+        path = rank_record_path(self.directory, rank)
+        path.parent.mkdir(exist_ok=True)
+        said = {"pid": 1, "section": section, "since": EPOCH + since, "limit_s": limit_s, "step": step}
+        said |= {"node": self.node(rank), "span_s": 1.0}
+        end = [] if ended is None else [{"pid": 1, "ended": EPOCH + ended}]
+        path.write_text("".join(f"{json.dumps(each)}\n" for each in (said, *end)))
+
+    def injected(self, at: float, rank: int, kind: str, attempt: Attempt) -> None:
+        """As the command line notes it down."""
+        place = {"rank": rank, "attempt": attempt.name, "cycle": attempt.cycle, "node": self.node(rank)}
+        event = {"event": "fault_injected", "time": EPOCH + at, **place, "kind": kind, "step": None}
+        with (self.directory / "events" / f"{attempt.name}-requests.jsonl").open("a") as file:
+            file.write(json.dumps(event) + "\n")
 
     def start(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -118,18 +118,29 @@ def _room(out: Console) -> int:
 
 
 def _follow_in_lines(look: Look, every: float, as_json: bool) -> State:
-    """A line for each change, for a pipe."""
-    out, told, seen = console(), "", 0
+    """A line for each change, for a pipe; the cost of a failure alone is none before it is settled."""
+    out = console()
+    told: dict[object, object] = {}
     while True:
         state: State = look()
-        line = json.dumps(dataclasses.asdict(state)) if as_json else headline(state).partition(", last news")[0]
-        if not as_json:
-            for failure in state.failures[seen:]:
-                out.print(Text(f"failure: {failure}"), soft_wrap=True)
-            seen = len(state.failures)
-        if line != told:
-            out.print(Text(line), soft_wrap=True)
-            told = line
+        for what, (seen, line) in _in_pipe(state, as_json):
+            if told.get(what) != seen:
+                out.print(Text(line), soft_wrap=True)
+                told[what] = seen
         if state.is_over:
             return state
         time.sleep(every)
+
+
+def _in_pipe(state: State, as_json: bool) -> Iterator[tuple[object, tuple[object, str]]]:
+    """What a line is about, what of it has to change for it to be told again, and the line."""
+    if as_json:
+        line = json.dumps(dataclasses.asdict(state))
+        yield "state", (line, line)
+        return
+    for failure in state.failures:
+        yield failure.key, ((failure.first.place, str(failure.first), failure.is_paid), f"failure: {failure}")
+    for text in state.news:
+        yield text.partition(";")[0], (True, f"news: {text}")  # what follows goes on with each report
+    line = headline(state).partition(", last news")[0]
+    yield "state", (line, line)

@@ -72,7 +72,7 @@ def _marks(start: Start, before: Start | None, later: Sequence[Start], end: floa
     planned = [
         (waiting, latest),
         (Cause.STARTUP, start.began),
-        (Cause.SETUP, start.in_session if start.in_session > -math.inf else end),
+        (Cause.SETUP, _in_set_up(start, end)),
         (Cause.STEPS, start.running if start.is_running else end),
         (Cause.AGAIN, counted_until(start, later)),
     ]
@@ -83,11 +83,19 @@ def _marks(start: Start, before: Start | None, later: Sequence[Start], end: floa
         yield cause, latest
 
 
+def _in_set_up(start: Start, end: float) -> float:
+    """A script without a session is not seen before its first step."""
+    if start.in_session > -math.inf:
+        return start.in_session
+    return start.running if start.is_running else end
+
+
 def _last_phase(start: Start, end: float) -> Piece:
     first = start.ends.first
     if first is not None:
         return Cause.DETECTION, fault_began(start)
-    return Cause.LEAVING, min(start.noticed, end) if start.left == "preempted" else end
+    noticed = start.noticed if start.left == "preempted" else math.inf
+    return Cause.LEAVING, min(noticed, start.left_at if start.left else end, end)
 
 
 def fault_began(start: Start) -> float:

@@ -8,6 +8,7 @@ import heapq
 import re
 from typing import Any
 
+from nemo_resiliency_plugins.contract import STEP
 from nemo_resiliency_plugins.errors import is_of_a_peer
 from nemo_resiliency_plugins.evidence import Hindmost, Sign, one_of
 from nemo_resiliency_plugins.report.reading import Event
@@ -44,6 +45,7 @@ class How(enum.IntEnum):
 
 
 CAUSES = (How.RAISED, How.HUNG, How.NEVER_STARTED, How.KILLED)
+UNTOLD = "killed by a signal, the cause is not known yet"
 
 
 @dataclasses.dataclass
@@ -90,6 +92,7 @@ class RankEnds:
         self._heaps: dict[How, list[tuple[float, int, End]]] = {how: [] for how in How}
         self.counts = dict.fromkeys(How, 0)
         self.failed = 0
+        self._is_untold = False
         self.first: End | None = None
         self.last = float("-inf")
 
@@ -113,25 +116,38 @@ class RankEnds:
         if name in ("rank_ended", "life_ended"):
             self._ended(now, event)
 
-    def hung(self, hindmost: Hindmost) -> None:
-        """Told by the next life of each rank, or by what it said last. Without any that overran, nobody has hung."""
+    def hung(self, hindmost: Hindmost, *, done: int, more: bool, is_last: bool) -> None:
+        """Told by the next life of each rank, or by what it said last. Without any that overran, nobody has hung.
+
+        ``done``: steps that all ranks have done. ``more``: the next lives have not told all so far. ``is_last``: ranks
+        without an end may be those that hang.
+        """
         self._put_away()
-        if hindmost.hung is None:
+        self._is_untold = more and self.counts[How.KILLED] > hindmost.compared
+        if hindmost.hung is None or self._is_untold:
             return
+        silent = self._places(How.VANISHED) if is_last else []
         for sign in hindmost.signs:
             found = (end for how in (How.KILLED, How.VANISHED) for _, _, end in self._heaps[how])
             end = next((end for end in found if end.rank == sign.rank), None)
             if end is None:
                 end = End(sign.rank, sign.node, sign.ended, How.KILLED, "")
                 self._heaps[How.HUNG].append((-end.at, end.rank, end))
-            self._is_hung(end, sign, hindmost)
+            self._is_hung(end, sign, hindmost, silent)
+            if hindmost.section == STEP:
+                end.step = max(end.step or 0, done)  # noted at the begin of the section, which short steps share
 
     def injected(self, event: Event) -> None:
         """A fault was put into a rank of this start."""
         self._put_away()
         for heap in self._heaps.values():
             for _, _, end in heap:
-                if end.rank == event["rank"] and event["kind"] in ENDING_FAULTS and event["time"] <= end.at:
+                is_silent = end.how is How.VANISHED and event["time"] >= end.at
+                if end.rank != event["rank"] or event["kind"] not in ENDING_FAULTS:
+                    continue
+                if is_silent:
+                    end.at, end.what = event["time"], "silent"
+                if event["time"] <= end.at:
                     end.injected, end.suspects = event["kind"], []
                     end.step = end.step if event["step"] is None else event["step"]
 
@@ -144,6 +160,7 @@ class RankEnds:
             self.failed = noted + self.counts[How.VANISHED] + self.counts[How.STOPPED]
             self.first = _first(every)
             self._clear_others(every)
+            self._leave_open()
         self.last = max([self.last, *(end.at for end in every)])
 
     def _clear_others(self, every: list[End]) -> None:
@@ -151,6 +168,16 @@ class RankEnds:
         for end in every:
             if end.how is How.HUNG and self.first is not None and end.rank not in self.first.ranks:
                 end.suspects, end.what = [], end.what.replace("hung", "waited")
+
+    def _leave_open(self) -> None:
+        """The one that hung is killed as those are that waited for it: nobody is accused before all have told."""
+        first = self.first
+        if self._is_untold and first is not None and first.how is How.KILLED and not first.injected:
+            first.what = UNTOLD
+            first.suspects = [each for each in self._places(How.KILLED) if each[0] != first.rank]
+
+    def _places(self, how: How) -> list[tuple[int, str]]:
+        return [(end.rank, end.node) for _, _, end in self._heaps[how]]
 
     def secondary(self) -> list[End]:
         """Ranks that have ended because of the first one, as far as they are kept, in order of time."""
@@ -172,15 +199,15 @@ class RankEnds:
         elif now.how is How.VANISHED:
             now.how, now.what = How.KILLED, "killed by a signal"
 
-    def _is_hung(self, end: End, sign: Sign, hindmost: Hindmost) -> None:
+    def _is_hung(self, end: End, sign: Sign, hindmost: Hindmost, silent: list[tuple[int, str]]) -> None:
         self.counts[end.how] -= 1
         self.counts[How.HUNG] += 1
         end.how, end.at, end.since, end.what = How.HUNG, sign.ended, sign.since, f"hung in {hindmost.section}"
-        if hindmost.are_told_apart:
+        if hindmost.are_told_apart and not silent:
             end.what += ", behind the other ranks"
         end.node = end.node or sign.node
         end.step = sign.step if end.step is None else end.step
-        end.suspects = [each for each in hindmost.places if each[0] != end.rank]
+        end.suspects = [each for each in dict.fromkeys([*hindmost.places, *silent]) if each[0] != end.rank]
 
     def _put_away(self) -> None:
         end, self._now = self._now, None
@@ -194,7 +221,7 @@ class RankEnds:
 
 
 def _first(ends: list[End]) -> End | None:
-    injected = [end for end in ends if end.injected and end.how in CAUSES]
+    injected = [end for end in ends if end.injected and end.how in (*CAUSES, How.VANISHED)]
     causes = injected or [end for end in ends if end.how in CAUSES]
     if any(end.how is How.HUNG for end in causes):
         # The launcher notices a killed rank at once, so those that were killed here were stopped after the hang.

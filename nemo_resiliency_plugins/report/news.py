@@ -18,10 +18,10 @@ def news_of(starts: Sequence[Start]) -> Iterator[str]:
     """In order of time."""
     for start in starts:
         told: set[object] = set()
-        disturbing = [event for event in start.injected if event["kind"] not in ENDING_FAULTS]
+        disturbing = [event for event in start.injected if _is_told_here(event, start)]
         for event in sorted([*start.news, *disturbing], key=lambda event: float(event["time"])):
             if event["event"] == "fault_injected":
-                yield _of_injected(event, start)
+                yield _of_injected(event, starts)
             elif event["event"] != "straggler":
                 yield _in_words(event)
             elif event["slow_rank"] not in told:
@@ -37,6 +37,11 @@ def about_stragglers(starts: Sequence[Start]) -> str:
     slow = {(event["slow_rank"], event["node"]) for start in starts for event in start.news if "slow_rank" in event}
     found = ", ".join(f"rank {rank} on {node}" for rank, node in sorted(slow)[:SHOWN])
     return f"{reports}, slow: {found or 'none'}"
+
+
+def _is_told_here(event: Event, start: Start) -> bool:
+    """The failure tells of a fault that ends a rank as soon as there is one; what preempts is among the news."""
+    return event["kind"] not in ENDING_FAULTS or (start.ends.first is None and event["kind"] != "preempt")
 
 
 def _in_words(event: Event) -> str:
@@ -61,10 +66,10 @@ def _of_straggler(verdicts: Sequence[Event]) -> str:
     return f"{place}: slow in {count}, {steps}{phase}; score {scores} (0.50 takes twice the time of the others)"
 
 
-def _of_injected(event: Event, start: Start) -> str:
+def _of_injected(event: Event, starts: Sequence[Start]) -> str:
     step = "" if event["step"] is None else f" at step {event['step']}"
     told = f"{one_of([(event['rank'], event.get('node', ''))])}: injected: {event['kind']}{step}"
     if event["kind"] != "slow":
         return told
     slow = f", {event['seconds']:g} s in each of {counted(event['steps'], 'step')}"
-    return f"{told}{slow}; {about_stragglers([start])}"
+    return f"{told}{slow}; {about_stragglers(starts)}"

@@ -45,6 +45,7 @@ class Start:
     saving_s: float = 0.0
     world_size: int = 0
     ranks: int = 0
+    """Those that have told that they started."""
     nodes: set[str] = dataclasses.field(default_factory=set)
     resumed: int | None = None
     newest: int | None = None
@@ -52,6 +53,8 @@ class Start:
     durable: deque[tuple[int, float]] = dataclasses.field(default_factory=lambda: deque(maxlen=KEPT_CHECKPOINTS))
     left: str | None = None
     """Why all ranks have ended together."""
+    left_at: float = -math.inf
+    """When the last of them had nothing more to do than to end its process."""
     ends: RankEnds = dataclasses.field(default_factory=lambda: RankEnds(KEPT_ENDS))
     processes: set[tuple[int, int]] = dataclasses.field(default_factory=set)
     """Launchers and ranks: number and begin, as in ``evidence``."""
@@ -61,6 +64,8 @@ class Start:
     """What ranks of this start say of the end of their previous life."""
     injected: list[Event] = dataclasses.field(default_factory=list)
     news: list[Event] = dataclasses.field(default_factory=list)
+    is_watched: bool = False
+    """Whether hangs are detected, so that each rank keeps a record of what it does."""
     looks_for_stragglers: bool | None = None
     """None: an older runtime has not told."""
     straggler_reports: int = 0
@@ -69,6 +74,16 @@ class Start:
     def is_running(self) -> bool:
         """Whether a step was done."""
         return self.running > -math.inf
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether its ranks have come to where they take over the records of the start before."""
+        return self.in_session > -math.inf or self.is_running
+
+    @property
+    def has_told(self) -> bool:
+        """Whether its ranks have said all that they know of the start before: that comes ahead of the first step."""
+        return self.is_running or self.resumed is not None or self.ends.last > -math.inf
 
     @functools.cached_property
     def is_gone(self) -> bool:
@@ -84,6 +99,11 @@ class Start:
     @property
     def newest_durable(self) -> tuple[int, float] | None:
         return self.durable[-1] if self.durable else None
+
+    @property
+    def committed(self) -> int:
+        """The steps that each rank has done, since all of them commit a checkpoint together."""
+        return self.durable[-1][0] if self.durable else 0
 
     def durable_at(self, step: int) -> float | None:
         """When the checkpoint of ``step`` was safe."""
@@ -101,10 +121,12 @@ class Start:
             self.news.append(event)
         elif is_deliberate(name):
             self.left = name if name != "results_stop" else event["reason"]
+            self.left_at = max(self.left_at, event["time"])
             self.newest = event.get("step", self.newest)
 
     def _on_rank_started(self, event: Event) -> None:
         self.began = min(self.began, event["time"])
+        self.ranks += 1
         self.nodes.add(event["node"])
         self.is_here = self.is_here and event.get("machine") == HERE is not None
         if self.is_here:
@@ -138,6 +160,9 @@ class Start:
 
     def _on_progress(self, event: Event) -> None:
         self.newest = max(self.newest or 0, event["step"])
+
+    def _on_timeouts(self, event: Event) -> None:
+        self.is_watched = True
 
     def _on_straggler_report(self, event: Event) -> None:
         self.straggler_reports += event["rank"] == 0
@@ -225,7 +250,15 @@ def _from_outside(file: EventFile, starts: dict[Key, Start]) -> Iterator[tuple[K
 
 
 def _tell_of_hangs(starts: list[Start], last: Iterable[Doing]) -> None:
-    for before, after in itertools.pairwise(starts):
-        before.ends.hung(after.before)
+    """A record stays that of the start before until the rank's new process has a session, or a step without one."""
+    own, before = Hindmost(), None
+    for sign in (each.sign for each in last if starts and each.sign is not None):
+        (own if sign.since >= starts[-1].began else starts[-1].before).add(sign)
+    for start in starts:
+        is_last = start is starts[-1]
+        if before is not None:
+            more = is_last and before.is_watched and not start.has_told
+            before.ends.hung(start.before, done=before.committed, more=more, is_last=False)
+        before = start if start.keeps_records else before
     if starts:
-        starts[-1].ends.hung(Hindmost(each.sign for each in last if each.sign is not None))
+        starts[-1].ends.hung(own, done=starts[-1].committed, more=False, is_last=not starts[-1].is_gone)

@@ -24,6 +24,8 @@ class Failure:
     """``first`` ended a start; ``cost_s`` are the seconds until the job was where it had been, without them."""
 
     start: int
+    key: tuple[str, int, int]
+    """Attempt, cycle and life of that start: which one it is, however many attempts are read."""
     first: End
     others: int
     secondary: list[End]
@@ -117,7 +119,7 @@ def summarize(directory: Path, now: float | None = None, files: Iterable[EventFi
         began=began,
         wall_s=sum(seconds for _, seconds in every),
         goodput=share(every, Cause.STEPS),
-        world_size=max((start.world_size for start in starts), default=0),
+        world_size=max((max(start.world_size, start.ranks) for start in starts), default=0),
         nodes=max((len(start.nodes) for start in starts), default=0),
         step=next((each.newest for each in reversed(starts) if each.newest is not None), None),
         durable=max(durable, default=None),
@@ -144,7 +146,7 @@ def _failure(index: int, starts: list[Start], pieces: list[list[Piece]], for_goo
     is_paid = for_good or index + 2 < len(starts) or (after is not None and after.is_running)
     done = _done(start, after, is_paid)
     told = (max(0, start.ends.failed - 1), secondary, resumed, again, cost, done, fault_began(start), is_paid)
-    return Failure(index, start.ends.first, *told)
+    return Failure(index, (start.attempt, start.cycle, start.life), start.ends.first, *told)
 
 
 def _done(start: Start, after: Start | None, is_paid: bool) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
+from nemo_resiliency_plugins.report.endings import is_deliberate
 from nemo_resiliency_plugins.report.reading import Event, event_files, events_of
 from nemo_resiliency_plugins.report.summary import Failure, Report
 
@@ -93,7 +94,7 @@ class _Lane:
                 yield from self._switch((STEPS, at, f"from step {event['step']}"), at)
             elif name in ("rank_failed", "session_failed", "life_failed", "startup_timeout", "fault_injected"):
                 yield from self._failed(event, at)
-            elif name in ("rank_ended", "life_ended"):
+            elif name in ("rank_ended", "life_ended") or is_deliberate(name):
                 yield from self._switch(None, at)
         yield from self._switch(None, at)
 

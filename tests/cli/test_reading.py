@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -192,26 +194,69 @@ def test_a_job_is_found_below_its_experiment(recovered: Job) -> None:
     assert invoke("status", deep.parents[2]).exit_code == 0
 
 
-def test_watch_in_a_pipe_tells_each_change_until_the_end(tmp_path: Path) -> None:
-    job = Job(tmp_path / "nrp")
-    now = time.time() - EPOCH
-    job.start(now - 20, FIRST, saves=(5,))
+@pytest.mark.parametrize("verb", ["status", "report"])
+def test_the_news_of_a_slow_rank_and_the_head_agree_on_reports(tmp_path: Path, verb: str) -> None:
+    """The rank was slowed down in a start whose end came before the next look for slow ranks."""
+    job = looking_for_stragglers(tmp_path, looks=True)
+    with job.rank(0, AGAIN) as rank:
+        rank.started(40, None)
+        rank.tell(43, "straggler_report", step=5, seconds=0.1, scores={}, absent={}, stragglers=[])
+        rank.tell(50, "finished", step=20)
+    said = invoke(verb, job.directory).output
+    assert "20 steps; 3 straggler reports, slow: rank 1 on n1\n" in said
+    assert verb == "status" or "\n3 straggler reports, slow: rank 1 on n1\n" in said
+
+
+@contextlib.contextmanager
+def piped(job: Job) -> Iterator[list[str]]:
+    """The lines of ``status --watch`` so far; it has ended well when the block is left."""
     command = [BIN / "nemo-resiliency", "status", job.directory, "--watch", "--every", "0.2"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     said: list[str] = []
     reader = threading.Thread(target=lambda: said.extend(iter(process.stdout.readline, "")))  # type: ignore[union-attr]
     reader.start()
     try:
-        wait_for(lambda: said, what="the first line")
-        with job.rank(1, FIRST) as rank:
-            rank.raised(now, "ValueError", "no")
-        wait_for(lambda: any(line.startswith("failure: ") for line in said), what="the failure")
-        job.start(now + 1, AGAIN, resumed=5, saves=(10,), left="finished")
+        yield said
         assert process.wait(30) == 0
     finally:
         process.kill()
         process.wait()
         reader.join()
         process.stdout.close()  # type: ignore[union-attr]
+
+
+def test_watch_in_a_pipe_tells_each_change_once_until_the_end(tmp_path: Path) -> None:
+    job = Job(tmp_path / "nrp")
+    now = time.time() - EPOCH
+    job.start(now - 20, FIRST, saves=(5,))
+    with piped(job) as said:
+        wait_for(lambda: said, what="the first line")
+        job.injected(now - 1, 1, "stop", FIRST)
+        wait_for(lambda: "news: rank 1 on n1: injected: stop\n" in said, what="the news")
+        with job.rank(1, FIRST) as rank:
+            rank.raised(now, "ValueError", "no")
+        wait_for(lambda: any(line.startswith("failure: ") for line in said), what="the failure")
+        seen = time.time()
+        wait_for(lambda: time.time() > seen + 1, what="some more looks, at which the cost grows")
+        job.start(now + 1, AGAIN, resumed=5, saves=(10,), left="finished")
     assert said[0] == "running: step 5, checkpoint 5, 0 failures\n"
     assert said[-1] == "finished: step 10, checkpoint 10, 1 failure\n"
+    assert len(set(said)) == len(said)
+    first, settled = (line for line in said if line.startswith("failure: rank 1 on n1: "))
+    assert re.search(r"not started again so far; cost \d+\.\d s so far$", first)
+    assert re.search(r"started again in the job, resumed from step 5; cost \d+\.\d s$", settled)
+
+
+def test_watch_in_a_pipe_tells_a_failure_again_when_its_cause_is_another(tmp_path: Path) -> None:
+    job = Job(tmp_path / "nrp")
+    now = time.time() - EPOCH
+    job.start(now - 20, FIRST, saves=(5,))
+    with piped(job) as said:
+        with job.rank(0, FIRST) as rank:
+            rank.raised(now, "ValueError", "no")
+        wait_for(lambda: any("failure: rank 0 on n0: ValueError" in line for line in said), what="what came later")
+        with job.rank(1, FIRST) as rank:
+            rank.raised(now - 1, "ValueError", "no")
+        wait_for(lambda: any("failure: rank 1 on n1: ValueError" in line for line in said), what="the cause")
+        job.start(now + 1, AGAIN, resumed=5, saves=(10,), left="finished")
+    assert len([line for line in said if line.startswith("failure: ")]) == 3
