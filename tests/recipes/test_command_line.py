@@ -139,4 +139,4 @@ def test_the_command_of_the_readme_is_understood() -> None:
     assert (own.path, own.args) == ("train.py", "--steps 100")
     context = parsed(*(each.removeprefix(RUN) for each in arguments if each.startswith(RUN)))
     assert context.executor == run.LocalExecutor(ntasks_per_node=2)
-    assert context.plugins == with_fields(production(), FaultTolerancePlugin, rank_heartbeat_timeout=60)
+    assert context.plugins == with_fields(preemptible(), FaultTolerancePlugin, rank_heartbeat_timeout=60)
