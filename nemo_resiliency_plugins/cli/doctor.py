@@ -26,6 +26,8 @@ from nemo_resiliency_plugins.slurm import site
 
 COMMAND_S = 60.0
 DISTRIBUTION = "nemo-resiliency-plugins"
+OLDER_MCP = Requirement("mcp<2")
+"""Nothing here needs it, and a newer one keeps ft_launcher of NVRx 0.4.1 from starting."""
 LAUNCHERS = ("ft_launcher", "torchrun")
 
 
@@ -73,17 +75,13 @@ def versions() -> Iterator[Finding]:
     yield _nccl()
 
 
-NEWER_BREAK = Requirement("mcp<2")
-"""Needed by nothing here, and yet it keeps ft_launcher of NVRx 0.4.1 from starting."""
-
-
 def requirements() -> Iterator[tuple[Requirement, bool]]:
     """What this package says that it needs, and whether the submit side needs it; NVRx has a finding of its own."""
     for text in importlib.metadata.requires(DISTRIBUTION) or ():
         requirement = Requirement(text)
         if _applies(requirement, "runtime") and requirement.name != nvrx.DISTRIBUTION:
             yield requirement, _applies(requirement, "")
-    yield NEWER_BREAK, False
+    yield OLDER_MCP, False
 
 
 def _applies(requirement: Requirement, extra: str) -> bool:

@@ -22,7 +22,6 @@ from nemo_resiliency_plugins.report.words import duration
 
 MOST_STARTS = 40
 CHART_WIDTH = 100
-PICTURES = (".png",)
 REMEDY = "Name a file in a directory that is there, and where you may write."
 
 
@@ -39,9 +38,8 @@ def report(
 
     Example: nemo-resiliency report experiments/train/train_123 --html report.html
     """
-    if png is not None and png.suffix and png.suffix.lower() not in PICTURES:
-        rule = f"{png.suffix} is no kind of picture that is drawn here"
-        raise ConfigError("--png", str(png), rule, f"Give a name that ends with {' or '.join(PICTURES)}.")
+    if png is not None and png.suffix.lower() != ".png":
+        raise ConfigError("--png", str(png), "is to be the name of a PNG file", "Give a name that ends with .png.")
     found = located(directory, host, ssh)
     told = summarize(found)
     shown = lanes(found, told, chosen_ranks(told, ranks))

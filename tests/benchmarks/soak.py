@@ -135,7 +135,6 @@ def disturb(cluster: Cluster, job: Submitted, seed: int, minutes: float) -> list
         try:
             kind(faults)
         except (psutil.NoSuchProcess, IndexError):  # the training has ended right now
-            time.sleep(1.0)
             continue
         console.print(f"{len(done) + 1:3} {kind.__name__}", end=" ")
         took = await_progress(job, began)

@@ -113,8 +113,8 @@ def test_a_page_beside_json_leaves_json_alone(recovered: Job, tmp_path: Path) ->
         (["--html", "no/r.html"], "cannot be written: No such file or directory. Name a file in a directory"),
         (["--html", "."], "cannot be written: Is a directory. Name"),
         (["--png", "no/r.png"], "cannot be written: No such file or directory. Name"),
-        (["--png", "."], "cannot be written: Is a directory. Name"),
-        (["--png", "r.txt"], r"\.txt is no kind of picture that is drawn here\. Give a name that ends with \.png"),
+        (["--png", "r.txt"], r"is to be the name of a PNG file\. Give a name that ends with \.png"),
+        (["--png", "r"], r"is to be the name of a PNG file\. Give a name that ends with \.png"),
     ],
 )
 def test_a_page_or_picture_that_cannot_be_written_is_2(

@@ -181,6 +181,7 @@ class Buffers(nn.Module):
 def test_buffers_are_put_back_whose_changes_are_not_counted() -> None:
     model = Buffers()
     before = Before([model])
+    before.capture()
     for _ in range(2):
         before.capture()
         first = model.contents()

@@ -57,12 +57,7 @@ class _Buffer:
         self.buffer, self.value, self.version = buffer, buffer.detach().clone(), _version(buffer)
 
     def is_of(self, buffer: torch.Tensor) -> bool:
-        value = self.value
-        return buffer is self.buffer and (buffer.shape, buffer.dtype, buffer.device) == (
-            value.shape,
-            value.dtype,
-            value.device,
-        )
+        return buffer is self.buffer and _form(buffer) == _form(self.value)
 
     @property
     def is_current(self) -> bool:
@@ -84,6 +79,10 @@ class _Buffer:
 
 def _kept(buffer: torch.Tensor | None) -> _Buffer | None:
     return None if buffer is None else _Buffer(buffer)
+
+
+def _form(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    return tensor.shape, tensor.dtype, tensor.device
 
 
 def _copy_again(kept: Sequence[_Buffer]) -> None:
