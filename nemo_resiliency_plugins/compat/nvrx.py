@@ -138,6 +138,8 @@ def monitor_settings(
             "enable_nic_monitor": False,
             "enable_nic_healthcheck": False,
             "numa_bind_strict": False,
+            # From 0.6 on a restart waits until the cards are free, and looks every 2 s by default.
+            "gpu_memory_poll_interval": 0.1,
         }
     }
 
