@@ -69,8 +69,14 @@ def field_names(config: type) -> list[str]:
 
 def changed_fields(config: Any) -> dict[str, Any]:
     """The fields of ``config`` that differ from the defaults of its class."""
-    return {
-        field.name: getattr(config, field.name)
-        for field in dataclasses.fields(config)
-        if getattr(config, field.name) != field.default
-    }
+    return {name: getattr(config, name) for name, value in defaults(config).items() if getattr(config, name) != value}
+
+
+def defaults(kind: Any) -> dict[str, Any]:
+    """The default of each field of a dataclass that has one, or of an instance."""
+    return {field.name: default_of(field) for field in dataclasses.fields(kind)}
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()

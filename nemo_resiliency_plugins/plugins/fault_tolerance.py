@@ -49,6 +49,15 @@ A_LIMIT_OR_INF: Rule = (
     "must be a number above 0, inf for no limit, or None to follow rank_heartbeat_timeout",
     "Give such a value.",
 )
+A_LIST_OF_PACKAGES: Rule = (
+    lambda value: isinstance(value, list) and all(isinstance(each, str) and is_package(each) for each in value),
+    "must be a list of names of packages",
+    "Give such as ['torch', 'megatron.core'], or [] for no ranks that are started ahead.",
+)
+
+
+def is_package(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -76,6 +85,8 @@ class FaultTolerancePlugin(ResiliencyPlugin):
         max_job_attempts: counted failures after which a job ends that makes progress and never finishes (Slurm).
         start_skew_s: how far apart the nodes of an attempt may start (Slurm).
         spare_nodes: how many of the executor's nodes stand by for a lost one; needs NVRx 0.6 or later (Slurm).
+        prestart_imports: packages that processes load which wait to be the ranks of the next in-job restart, of what
+            the ranks have loaded by their first step; without any, no process waits (Slurm).
         trains: which task of a task group trains; the others start without the launcher (Slurm).
         strict: what cannot work is an error instead of a warning, here and in the job.
 
@@ -113,6 +124,7 @@ class FaultTolerancePlugin(ResiliencyPlugin):
     max_job_attempts: int = 20
     start_skew_s: float = 600.0
     spare_nodes: int = 0
+    prestart_imports: list[str] = dataclasses.field(default_factory=lambda: ["torch", "numpy", "nvidia_resiliency_ext"])
     trains: int = 0
 
     def __post_init__(self) -> None:
@@ -208,5 +220,6 @@ RULES: dict[str, Rule] = {
     "max_job_attempts": (lambda value: is_count(value) and value > 0, "must be a whole number above 0", "Give an int."),
     "start_skew_s": POSITIVE,
     "spare_nodes": A_COUNT,
+    "prestart_imports": A_LIST_OF_PACKAGES,
     "trains": A_COUNT,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import shutil
@@ -17,6 +16,7 @@ from nemo_run.config import get_nemorun_home
 
 from nemo_resiliency_plugins.compat import nvrx
 from nemo_resiliency_plugins.config import FaultToleranceConfig
+from nemo_resiliency_plugins.config.rules import defaults
 from nemo_resiliency_plugins.contract import ENV_DIR
 from nemo_resiliency_plugins.errors import UnsupportedError
 from nemo_resiliency_plugins.plugins.edits import Edit, Note, RunThroughStub, SetEnv, WriteFile
@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from nemo_resiliency_plugins.plugins.fault_tolerance import FaultTolerancePlugin
 
 TIMES = ("monitor_interval", "workers_stop_timeout", "term_timeout")
-SLURM_ONLY = ("num_job_retries_on_failure", "max_job_attempts", "start_skew_s", "spare_nodes", "trains")
+SLURM_ONLY = (
+    "num_job_retries_on_failure",
+    "max_job_attempts",
+    "start_skew_s",
+    "spare_nodes",
+    "prestart_imports",
+    "trains",
+)
 
 
 def plan(plugin: FaultTolerancePlugin, task: run.Script | run.Partial, executor: run.LocalExecutor) -> Iterator[Edit]:
@@ -61,11 +68,11 @@ def variables(plugin: FaultTolerancePlugin, executor: run.LocalExecutor, owner: 
     settings = monitor_file(plugin, owner)
     yield settings
     yield SetEnv(owner, "PET_FT_CFG_PATH", str(settings.path))
-    defaults = {field.name: field.default for field in dataclasses.fields(plugin)}
+    usual = defaults(plugin)
     times = {name: getattr(plugin, name) for name in TIMES}
     for name, value in nvrx.launcher_variables(**times).items():
         field = name.removeprefix("PET_").lower()
-        yield SetEnv(owner, name, value, firm=field in times and times[field] != defaults[field])
+        yield SetEnv(owner, name, value, firm=field in times and times[field] != usual[field])
     yield SetEnv(owner, ENV_DIR, str((Path(executor.job_dir) / "nrp").absolute()))
     yield from by_variables(owner, FaultToleranceConfig.PLUGIN, plugin.told_to_the_job(), strict=plugin.strict)
     path = os.pathsep.join(filter(None, (executor.env_vars.get("PATH"), os.environ.get("PATH"))))

@@ -70,6 +70,7 @@ def claims(plugin: FaultTolerancePlugin) -> dict[str, Any]:
         "start_skew_s": plugin.start_skew_s,
         "spare_nodes": plugin.spare_nodes,
         "options": options,
+        "prestart": plugin.prestart_imports if plugin.num_in_job_restarts else [],
         f"config.{FaultToleranceConfig.PLUGIN}": plugin.told_to_the_job(),
         "monitor": plugin.monitor_settings(),
         "policy.max_failures": plugin.num_job_retries_on_failure,

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from nemo_run.core.execution.launcher import LAUNCHER_MAP, FaultTolerance, Launcher, Torchrun
 
+from nemo_resiliency_plugins.config.rules import default_of
 from nemo_resiliency_plugins.errors import ConflictError
 
 ELSEWHERE = {
@@ -79,7 +80,7 @@ def _chosen(present: Launcher, wanted: Launcher) -> dict[str, Any]:
     """The fields that were set on ``present`` and that ``wanted`` leaves open or sets alike."""
     chosen = {}
     for field in dataclasses.fields(present):
-        value, default = getattr(present, field.name), _default(field)
+        value, default = getattr(present, field.name), default_of(field)
         if value == default or field.name in ("owners", "tasks"):
             continue
         if not hasattr(wanted, field.name):
@@ -102,7 +103,7 @@ def _refuse_lost(name: str, value: Any) -> None:
 
 def without_meaning(present: Launcher | None) -> list[str]:
     """What is set on a launcher of NeMo-Run's and decided otherwise on Slurm, in words."""
-    found = {field.name: (getattr(present, field.name), _default(field)) for field in _fields(present)}
+    found = {field.name: (getattr(present, field.name), default_of(field)) for field in _fields(present)}
     return [
         f"launcher.{name}={value} has no effect: {CHOSEN_ANEW[name]}"
         for name, (value, default) in found.items()
@@ -112,9 +113,3 @@ def without_meaning(present: Launcher | None) -> list[str]:
 
 def _fields(present: Launcher | None) -> tuple[dataclasses.Field[Any], ...]:
     return () if present is None else dataclasses.fields(present)
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default

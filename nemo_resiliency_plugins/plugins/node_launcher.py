@@ -51,6 +51,7 @@ class NodeLauncher(SlurmTemplate):
     config: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     monitor: dict[str, Any] = dataclasses.field(default_factory=dict)
     policy: dict[str, Any] = dataclasses.field(default_factory=dict)
+    prestart: list[str] = dataclasses.field(default_factory=list)
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
     max_restarts: int | None = None
     initial_rank_heartbeat_timeout: float | None = None
@@ -124,6 +125,7 @@ class NodeLauncher(SlurmTemplate):
             "nproc": self.ranks_per_node,
             "start_skew_s": self.start_skew_s,
             "options": [*restarts, *self.options],
+            "prestart": self.prestart,
         }
 
     def _is_training(self, cmd: list[str]) -> bool:

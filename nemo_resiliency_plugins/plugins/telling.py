@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from nemo_resiliency_plugins.config.rules import defaults
 from nemo_resiliency_plugins.contract import ENV_STRICT, encode_value, variable
 from nemo_resiliency_plugins.errors import UnsupportedError
 from nemo_resiliency_plugins.plugins.edits import Edit, Note, SetEnv
@@ -25,10 +25,11 @@ def without_effect(owner: str, plugin: Any, names: Iterable[str]) -> Iterator[Ed
     Raises:
         UnsupportedError: one was chosen, and the plugin is strict.
     """
-    defaults = {field.name: field.default for field in dataclasses.fields(plugin)}
+    usual = defaults(plugin)
     for name in names:
-        value, text = getattr(plugin, name), f"{name} has no effect: LocalExecutor starts a job once, on one machine"
-        asked = value != defaults[name]
+        value = getattr(plugin, name)
+        text = f"{name} has no effect: LocalExecutor starts a job once, on one machine, by ft_launcher itself"
+        asked = value != usual[name]
         if asked and plugin.strict:
             raise UnsupportedError(f"{owner}.{name}", value, text, "Leave it at its default.")
         yield Note(owner, text, warn=asked)
@@ -43,10 +44,10 @@ def without_the_other(owner: str, plugin: Any, needs: Mapping[str, tuple[str, An
     Raises:
         UnsupportedError: there is one, and the plugin is strict.
     """
-    defaults = {field.name: field.default for field in dataclasses.fields(plugin)}
+    usual = defaults(plugin)
     for name, (other, needed) in needs.items():
         value = getattr(plugin, name)
-        if value == defaults[name] or getattr(plugin, other) == needed:
+        if value == usual[name] or getattr(plugin, other) == needed:
             continue
         rule, remedy = f"has no effect without {other}={needed!r}", f"Set {other}, or leave {name} at its default."
         if plugin.strict:

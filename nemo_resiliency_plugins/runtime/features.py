@@ -13,6 +13,7 @@ from nemo_resiliency_plugins.runtime.events import EventLog
 from nemo_resiliency_plugins.runtime.faults import FaultInjector
 from nemo_resiliency_plugins.runtime.identity import Identity
 from nemo_resiliency_plugins.runtime.preemption import handling
+from nemo_resiliency_plugins.runtime.prestart import imports as prestart
 from nemo_resiliency_plugins.runtime.progress import Progress
 from nemo_resiliency_plugins.runtime.requests import RequestedFaults
 from nemo_resiliency_plugins.runtime.rerun import feature as rerun
@@ -73,6 +74,7 @@ class Features:
         self._progress.step_ends(step)
         if first:
             self._events.emit("first_step", step=step)
+            prestart.tell()
             self.preemption.check()
 
     def loop_ends(self) -> None:

@@ -35,12 +35,14 @@ from nemo_resiliency_plugins.runtime.identity import Identity
 from nemo_resiliency_plugins.runtime.leaving_word import told_if_not_left
 from nemo_resiliency_plugins.runtime.log import line, logger
 from nemo_resiliency_plugins.runtime.preemption import early
+from nemo_resiliency_plugins.runtime.prestart import imports, waiting
 
 EXIT_GRACE_S = 60.0
 """A failed rank is out of its monitor's sight, so threads that do not end may not hold it longer than this."""
 
 
 def main(arguments: list[str]) -> None:
+    prestarted = waiting.until_needed()
     arguments = decode_arguments(arguments)
     identity = Identity.from_env()
     if early.is_doomed(identity):
@@ -58,7 +60,7 @@ def main(arguments: list[str]) -> None:
     script = Path(arguments[0]).absolute() if not as_module else find_module(arguments[0])
     events = EventLog(identity.directory, identity.attempt, identity.rank)
     place = {"pid": os.getpid(), "node": identity.node}
-    events.emit("rank_started", **place, script=arguments[0], **_processes(identity))
+    events.emit("rank_started", **place, script=arguments[0], prestarted=prestarted, **_processes(identity))
     _guard_start(script, config, identity, events)
     own = os.getpid()
     try:
@@ -105,6 +107,7 @@ def _become(command: list[str], config: FaultToleranceConfig, identity: Identity
     if config.zero_code:
         zero_code.report_other_program(command[0], identity)
     early.leave_no_trace()
+    os.environ.pop(imports.ENV_ROOM, None)
     os.execvp(command[0], command)
 
 

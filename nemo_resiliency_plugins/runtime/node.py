@@ -45,11 +45,12 @@ from nemo_resiliency_plugins.runtime.effective import resolve
 from nemo_resiliency_plugins.runtime.inprocess import on_node
 from nemo_resiliency_plugins.runtime.leaving_word import told_if_not_left
 from nemo_resiliency_plugins.runtime.log import level_wanted, logger
+from nemo_resiliency_plugins.runtime.prestart.waiting import NAME as PRESTARTED
 from nemo_resiliency_plugins.runtime.start_command import LauncherMissing, find_launcher, of_launcher, of_rank
 
 SWEEP_S = 10.0
 LOOK_S, RANKLESS_S, GRACE_S = 0.5, 10.0, 60.0
-RANK_VARIABLE = "RANK="
+RANK_VARIABLE = b"RANK="
 """Stands in the environment of ranks and of nothing else that a launcher starts."""
 DEADLY_TO_LAUNCHERS = ("SIGUSR1", "SIGUSR2")
 """torchrun and ft_launcher die of them: they handle SIGTERM, SIGINT, SIGHUP and SIGQUIT alone."""
@@ -172,7 +173,15 @@ def start_command(settings: Mapping[str, Any], node: Node, command: list[str], s
         endpoint, attempt=node.attempt.name, is_head=node.number == 0, start_skew_s=settings["start_skew_s"]
     )
     monitor = node.directory / MONITOR_FILE if node.kind is Kind.FT else None
-    return of_launcher(launcher, settings, command, rendezvous=meet, monitor_file=monitor, shield_from=shield)
+    return of_launcher(
+        launcher,
+        settings,
+        command,
+        rendezvous=meet,
+        monitor_file=monitor,
+        shield_from=shield,
+        prestart=settings["prestart"],
+    )
 
 
 def least_nodes(settings: Mapping[str, Any]) -> int:
@@ -241,7 +250,7 @@ def await_end(process: subprocess.Popen[bytes], node: Node, received: set[int]) 
             continue
         if node.is_broken:
             process.kill()  # srun ends the step, and waits KillWait for what does not end by itself
-        elif any(marked(node.mark, RANK_VARIABLE)):
+        elif any(marked(node.mark, ranks_only=True)):
             rankless_since = None
         else:
             rankless_since = rankless_since or time.monotonic()
@@ -270,16 +279,17 @@ def sweep(mark: str) -> None:
         time.sleep(0.05)
 
 
-def marked(mark: str, also: str = "") -> Iterator[int]:
-    """Processes of this node that were started with ``mark``, and the variable ``also``, and still run."""
+def marked(mark: str, *, ranks_only: bool = False) -> Iterator[int]:
+    """Processes of this node that were started with ``mark`` and still run."""
     wanted = f"{ENV_NODE_RUN}={mark}".encode()
     for path in Path("/proc").glob("[0-9]*"):
         try:
             variables = (path / "environ").read_bytes().split(b"\0")
-            running = (path / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+            name, _, rest = (path / "stat").read_text().partition("(")[2].rpartition(")")
         except OSError:
             continue
-        if wanted in variables and running and any(each.startswith(also.encode()) for each in variables):
+        is_rank = name != PRESTARTED and any(each.startswith(RANK_VARIABLE) for each in variables)
+        if wanted in variables and rest.split()[0] != "Z" and (is_rank or not ranks_only):
             yield int(path.name)
 
 

@@ -48,6 +48,7 @@ def of_launcher(
     rendezvous: list[str],
     monitor_file: Path | None,
     shield_from: Iterable[str],
+    prestart: Iterable[str],
 ) -> list[str]:
     """The command line of a launcher on this node.
 
@@ -55,11 +56,13 @@ def of_launcher(
         rendezvous: options by which the launchers meet.
         monitor_file: settings of the rank monitors, for ft_launcher.
         shield_from: names of signals that the launcher is not to see.
+        prestart: packages that ranks load which are started ahead; without any, none is.
     """
-    shield = ",".join(shield_from)
+    own = {"--shield": ",".join(shield_from), "--prestart": ",".join(prestart)}
+    wrapped = [f"{name}={value}" for name, value in own.items() if value]
     level = level_wanted(os.environ)
     return [
-        *([*_python_of(launcher), "-m", f"{__package__}.shield", shield] if shield else []),
+        *([*_python_of(launcher), "-m", f"{__package__}.launcher", *wrapped] if wrapped else []),
         str(launcher),
         *rendezvous,
         f"--nnodes={settings['nnodes']}",

@@ -30,6 +30,7 @@ from nemo_resiliency_plugins.runtime.log import line, logger
 from nemo_resiliency_plugins.runtime.not_working import report
 from nemo_resiliency_plugins.runtime.preemption.bystander import Bystander
 from nemo_resiliency_plugins.runtime.preemption.notice import Judge, has_notice
+from nemo_resiliency_plugins.runtime.prestart import imports as prestart
 from nemo_resiliency_plugins.runtime.when_imported import WhenImported
 
 OPTIMIZERS = "torch.optim.optimizer"
@@ -160,6 +161,7 @@ class ZeroCode:
         if self._identity.rank == 0 and not self._identity.attempt.is_repeated:
             logger().warning(line(0, CANNOT))
         self._events.emit("first_step", step=0)
+        prestart.tell()
         self._faults = FaultInjector(self._config, self._identity, self._events)
         config = dataclasses.replace(self._config, enable_ft_package=True)
         if "timeout_floor_s" not in changed_fields(config):

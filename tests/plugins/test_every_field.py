@@ -49,6 +49,7 @@ OTHER: dict[str, Any] = {
     "simulated_fault_type": "rank_hung",
     "fault_script": "kill@1:3",
     "rank_section_timeouts": {"evaluation": 50},
+    "prestart_imports": ["torch", "megatron.core"],
     "hard_timeout": 100.0,
     "heartbeat_timeout": 90.0,
     "barrier_timeout": 200.0,

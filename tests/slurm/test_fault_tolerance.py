@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from pathlib import Path
 from typing import Any
 
 import nemo_run as run
+import psutil
 import pytest
 
 from nemo_resiliency_plugins import FaultTolerancePlugin
+from nemo_resiliency_plugins.runtime.prestart.waiting import NAME as PRESTARTED
 from tests.harness import SCRIPTS, wait_for
 from tests.slurm.submitting import Submitted, submit
 from tests.slurm.testbed import Cluster
@@ -64,6 +67,26 @@ def test_a_hung_and_a_killed_rank_recover_in_the_job(
     assert {event["kind"] for event in job.events("fault_injected")} == {"kill", "hang"}
     assert job.policy()["why"] == "finished"
     assert job.result() == reference(cluster, tmp_path, undisturbed)
+
+
+def test_the_ranks_of_a_restart_wait_on_every_node(
+    cluster: Cluster, tmp_path: Path, undisturbed: dict[str, str]
+) -> None:
+    task = trainer()
+    task.args += ["--hold-at", "20"]
+    job = submit(cluster, tmp_path, task, [plugin(rank_heartbeat_timeout=120)], nodes=2, ntasks_per_node=2)
+
+    def waiting() -> list[psutil.Process]:
+        return [process for process in job.running() if process.name() == PRESTARTED]
+
+    wait_for(lambda: len(waiting()) == 4, deadline_s=90, what="four processes that wait")
+    (tmp_path / "go").touch()
+    os.kill(job.events("rank_started", rank=3)[0]["pid"], signal.SIGKILL)
+    assert job.ended() == ("COMPLETED", "0:0"), job.log
+    assert job.attempts() == ["0-0"]
+    assert all(event["prestarted"] for event in job.events("rank_started") if event["cycle"] == 1)
+    assert job.result() == reference(cluster, tmp_path, undisturbed)
+    assert not job.running()
 
 
 @pytest.mark.slow

@@ -1,0 +1,149 @@
+"""The launcher's side: which processes wait, and which of them becomes the rank that is to start."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from nemo_resiliency_plugins.compat import elastic
+from nemo_resiliency_plugins.runtime.log import logger
+from nemo_resiliency_plugins.runtime.prestart.imports import ENV_IMPORTS, ENV_ROOM, told_path
+from nemo_resiliency_plugins.runtime.prestart.waiting import ENV_CHANNEL
+
+OWN_PACKAGE = __name__.partition(".")[0]
+DELAY_S = 5.0
+"""Seconds from a rank's first step until its replacement starts: the first steps have the processors to themselves."""
+LOOK_S = 0.5
+HAND_OVER_S = 10.0
+OF_A_START = re.compile(
+    r"(LOCAL_|GROUP_|ROLE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)"
+    r"|(TORCHELASTIC|FT|NVRX|NRP)_\w+"
+)
+"""Variables that may differ between two starts of a rank: no library reads them when it is loaded."""
+
+Variables = Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """How a rank was started last."""
+
+    command: tuple[str, ...]
+    env: dict[str, str]
+
+    @property
+    def may_be_repeated(self) -> bool:
+        return int(self.env["TORCHELASTIC_RESTART_COUNT"]) < int(self.env["TORCHELASTIC_MAX_RESTARTS"])
+
+    def is_like(self, command: tuple[str, ...], env: Variables) -> bool:
+        changed = {name for name, _ in self.env.items() ^ env.items()}
+        return self.command == command and all(map(OF_A_START.fullmatch, changed))
+
+
+class Waiting:
+    """A process that waits to be the rank of ``start``."""
+
+    def __init__(self, start: Start) -> None:
+        self.start = start
+        self._channel, theirs = socket.socketpair()
+        with theirs:
+            env = {**start.env, ENV_CHANNEL: str(theirs.fileno())}
+            self.process = subprocess.Popen(start.command, env=env, pass_fds=[theirs.fileno()], start_new_session=True)
+
+    def become(self, env: Variables, outputs: Sequence[int]) -> subprocess.Popen[bytes]:
+        """Raises OSError for a process that is gone or does not listen."""
+        content = json.dumps(dict(env)).encode()
+        with self._channel as channel:
+            channel.settimeout(HAND_OVER_S)
+            sent = socket.send_fds(channel, [content], [*outputs])
+            channel.sendall(content[sent:])
+            channel.shutdown(socket.SHUT_WR)
+        return self.process
+
+    def end(self) -> None:
+        self._channel.close()
+        self.process.kill()
+        self.process.wait()
+
+
+class Pool:
+    """One waiting process a rank, from a while after its first step on.
+
+    Args:
+        room: where the ranks tell what they have loaded.
+    """
+
+    def __init__(self, room: Path) -> None:
+        self._room = room
+        self._lock = threading.Lock()
+        self._started: dict[str, Start] = {}
+        self._waiting: dict[str, Waiting] = {}
+        self._closed = threading.Event()
+
+    def rank(self, command: Sequence[str], env: Variables, outputs: Sequence[int]) -> subprocess.Popen[bytes] | None:
+        """The process that has become the rank; None where the launcher has to start one."""
+        start, place = Start(tuple(command), dict(env)), env["LOCAL_RANK"]
+        with self._lock:
+            waiting = self._waiting.pop(place, None)
+            told_path(self._room, place).unlink(missing_ok=True)
+            self._started[place] = start
+        if waiting is None:
+            return None
+        try:
+            if waiting.start.is_like(start.command, env) and waiting.process.poll() is None:
+                return waiting.become(env, outputs)
+        except OSError as error:
+            logger().info("[FaultTolerance] the process that waited for rank %s is of no use: %s", place, error)
+        waiting.end()
+        return None
+
+    def keep_full(self) -> None:
+        """Runs until the pool is closed."""
+        while not self._closed.wait(LOOK_S):
+            with self._lock:
+                for waiting in self._waiting.values():
+                    waiting.process.poll()  # one that has given up is gone, and stays no zombie
+                for place, start in self._started.items():
+                    if place not in self._waiting and start.may_be_repeated and self._is_due(place):
+                        self._waiting[place] = Waiting(start)
+
+    def close(self) -> None:
+        self._closed.set()
+        with self._lock:
+            for waiting in self._waiting.values():
+                waiting.end()
+
+    def _is_due(self, place: str) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return time.time() - told_path(self._room, place).stat().st_mtime > DELAY_S
+        return False
+
+
+@contextlib.contextmanager
+def prestarted(packages: Sequence[str]) -> Iterator[None]:
+    """Ranks that a launcher in this process restarts are taken from a pool.
+
+    Args:
+        packages: what the waiting processes may load ahead.
+    """
+    room = Path(tempfile.mkdtemp(prefix="nrp-prestart-"))
+    os.environ.update({ENV_ROOM: str(room), ENV_IMPORTS: ",".join([*packages, OWN_PACKAGE])})
+    pool = Pool(room)
+    elastic.ask_before_a_rank_starts(pool.rank)
+    threading.Thread(target=pool.keep_full, name="nrp-prestart", daemon=True).start()
+    try:
+        yield
+    finally:
+        pool.close()
+        shutil.rmtree(room, ignore_errors=True)
