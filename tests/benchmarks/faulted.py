@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from tests.harness import ENABLED, LAUNCH, Job, program, spawn, wait_for
 SCRIPT = str(Path(__file__).with_name("train.py"))
 RANKS = 2
 STEP_TIMEOUT_S = 5
-FAULT_STEP, STEPS = 10, 60
+STEPS = 4 * 60
 RESTARTS = 3
+DEADLINE_S = 240.0
+PRESTART = ["torch", "numpy", "nvidia_resiliency_ext"]
 STOCK_FLAGS = [
     f"--ft-rank_section_timeouts=setup:600,step:{STEP_TIMEOUT_S},checkpointing:420",
     "--ft-rank_out_of_section_timeout=300",
@@ -29,7 +32,10 @@ STOCK_FLAGS = [
 """The feature document's own command line, with the same step timeout as ours."""
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Without it, ranks that torchrun (torch 2.13) restarts read the addresses of the previous start and rarely meet."""
-FAULT = {kind: f"{kind}@1:{FAULT_STEP}" for kind in ("kill", "hang", "exception")}
+FAULTS = ("kill", "exception", "hang")
+FAULT = {kind: f"{kind}@1:10" for kind in FAULTS}
+SOON, LATER = 10, 60
+"""Steps between a start and its fault. 12 s after the first step of ours the ranks of the next start wait."""
 FAULT_SCRIPT = "NRP_FAULT_TOLERANCE__FAULT_SCRIPT"
 
 
@@ -41,11 +47,13 @@ class Measured:
     parts: dict[str, float]
 
 
-def ours(root: Path, fault: str) -> Job:
-    """What FaultTolerancePlugin makes of the job on LocalExecutor; a test holds the two together."""
+def ours(root: Path) -> Job:
+    """What FaultTolerancePlugin makes of the job on one node of a Slurm job; a test holds the two together."""
     settings = root / "monitor.yaml"
     settings.write_text(yaml.safe_dump(our_limits()))
-    return launched(root, fault, ["ft_launcher"], "--client=session", our_variables(settings))
+    around = [sys.executable, "-m", "nemo_resiliency_plugins.runtime.launcher", f"--prestart={','.join(PRESTART)}"]
+    env = {**our_variables(settings), FAULT_SCRIPT: each(FAULTS, LATER)}
+    return launched(root, [*around, program("ft_launcher")], "--client=session", env)
 
 
 def our_limits() -> dict[str, Any]:
@@ -61,31 +69,47 @@ def our_variables(settings: Path) -> dict[str, str]:
     return {**times, **ENABLED, **learning, "PET_FT_CFG_PATH": str(settings)}
 
 
-def stock(root: Path, fault: str) -> Job:
-    return launched(root, fault, ["ft_launcher", *STOCK_FLAGS], "--client=stock", OWN_STORE)
+def stock(root: Path) -> Job:
+    env = {**OWN_STORE, FAULT_SCRIPT: each(FAULTS, SOON)}
+    return launched(root, [program("ft_launcher"), *STOCK_FLAGS], "--client=stock", env)
 
 
-def torchrun(root: Path, fault: str) -> Job:
-    return launched(root, fault, ["torchrun"], "--client=session", OWN_STORE)
+def torchrun(root: Path) -> Job:
+    """A hang is nothing that it notices."""
+    env = {**OWN_STORE, FAULT_SCRIPT: each(FAULTS[:2], SOON)}
+    return launched(root, [program("torchrun")], "--client=session", env)
 
 
-def launched(root: Path, fault: str, launcher: list[str], client: str, env: Mapping[str, str]) -> Job:
+def each(kinds: Sequence[str], steps: int) -> str:
+    """A fault of each kind, and as many ``steps`` before each."""
+    return ",".join(f"{kind}@1:{(place + 1) * steps}" for place, kind in enumerate(kinds))
+
+
+def launched(root: Path, launcher: list[str], client: str, env: Mapping[str, str]) -> Job:
     rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nnodes=1", f"--nproc-per-node={RANKS}"]
-    command = [program(launcher[0]), *launcher[1:], *rendezvous, f"--max-restarts={RESTARTS}"]
+    command = [*launcher, *rendezvous, f"--max-restarts={RESTARTS}"]
     script = [SCRIPT, "--root", str(root), "--steps", str(STEPS), client]
-    return spawn(root, [*command, *LAUNCH, *script], {FAULT_SCRIPT: FAULT[fault], "GROUP_RANK": "0", **env})
+    return spawn(root, [*command, *LAUNCH, *script], {"GROUP_RANK": "0", **env})
 
 
-def measure(job: Job) -> Measured:
-    """Wait until every rank of the restarted job has done a step, then end the job."""
+def measure(job: Job, kinds: Sequence[str] = FAULTS) -> dict[str, Measured]:
+    """Wait until every rank has done a step after the last of the faults, then end the job."""
+    last = len(kinds)
     try:
         wait_for(
-            lambda: all(new_steps(job, rank) for rank in range(RANKS)), deadline_s=120, what="a step after the fault"
+            lambda: all(steps_since(job, rank, last) for rank in range(RANKS)),
+            deadline_s=DEADLINE_S,
+            what="a step after the last fault",
         )
     finally:
         kill(job)
-    [fault] = job.events("fault_injected")
-    total = max(new_steps(job, rank)[0].time for rank in range(RANKS)) - fault["time"]
+    return {kind: after_fault(job, cycle) for cycle, kind in enumerate(kinds)}
+
+
+def after_fault(job: Job, cycle: int) -> Measured:
+    """What followed the fault of this cycle."""
+    [fault] = [event for event in job.events("fault_injected") if event["cycle"] == cycle]
+    total = max(steps_since(job, rank, cycle + 1)[0].time for rank in range(RANKS)) - fault["time"]
     return Measured(total, breakdown(job, fault))
 
 
@@ -98,8 +122,8 @@ def kill(job: Job) -> None:
     job.process.wait()
 
 
-def new_steps(job: Job, rank: int) -> list[Any]:
-    return [line for line in job.steps(rank) if line.cycle > 0]
+def steps_since(job: Job, rank: int, cycle: int) -> list[Any]:
+    return [line for line in job.steps(rank) if line.cycle >= cycle]
 
 
 def breakdown(job: Job, fault: dict[str, Any]) -> dict[str, float]:
@@ -107,8 +131,8 @@ def breakdown(job: Job, fault: dict[str, Any]) -> dict[str, float]:
     moments = [("noticed", "rank_ended", 0), ("process started", "rank_started", 1), ("imports", "session_started", 1)]
     moments += [("setup and load", "resumed", 1), ("first step", "first_step", 1)]
     parts, previous = {}, fault["time"]
-    for label, name, cycle in moments:
-        times = [event["time"] for event in job.events(name) if event["cycle"] == cycle]
+    for label, name, later in moments:
+        times = [event["time"] for event in job.events(name) if event["cycle"] == fault["cycle"] + later]
         parts[label] = max(times, default=previous) - previous
         previous += parts[label]
     return parts
@@ -116,7 +140,7 @@ def breakdown(job: Job, fault: dict[str, Any]) -> dict[str, float]:
 
 def cold_start(root: Path) -> float:
     """Seconds from the start of the rank processes to their first step, without any fault."""
-    job = torchrun(root, "kill")
+    job = torchrun(root)
     try:
         wait_for(lambda: all(job.steps(rank) for rank in range(RANKS)), deadline_s=120, what="a first step")
         pids = [event["pid"] for event in job.events("rank_started")]

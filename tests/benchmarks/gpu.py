@@ -60,7 +60,7 @@ class Findings:
     def ratios(self) -> dict[str, float]:
         return {
             f"gpu.{fault}.stock_over_ours": statistics.median(stock) / statistics.median(ours)
-            for fault in faulted.FAULT
+            for fault in faulted.FAULTS
             if (ours := self.found.get(f"gpu.{fault}.ours_s")) and (stock := self.found.get(f"gpu.{fault}.stock_s"))
         }
 
@@ -70,17 +70,15 @@ class Findings:
 
 def recovery(findings: Findings, repeats: int) -> None:
     variants = {"ours": faulted.ours, "stock": faulted.stock}
-    for fault in faulted.FAULT:
-        for name, start in variants.items():
+    for name, start in variants.items():
+        runs = report.repeat(name, repeats, lambda root, go=start: faulted.measure(go(root)))
+        for fault in faulted.FAULTS:
             key = f"gpu.{fault}.{name}_s"
-            # A stock hang takes half a minute.
-            times = min(2, repeats) if (fault, name) == ("hang", "stock") else repeats
-            runs = report.repeat(key, times, lambda root, go=start, kind=fault: faulted.measure(go(root, kind)))
-            findings.found[key] = [each.total_s for each in runs]
+            findings.found[key] = [run[fault].total_s for run in runs]
             print(key, findings.found[key], flush=True)
             if name == "ours":
-                parts = {part: statistics.median(each.parts[part] for each in runs) for part in runs[0].parts}
-                findings.parts[key] = parts
+                times = [run[fault].parts for run in runs]
+                findings.parts[key] = {part: statistics.median(each[part] for each in times) for part in times[0]}
     findings.found["gpu.cold_start_s"] = report.repeat("gpu.cold_start_s", repeats, faulted.cold_start)
 
 

@@ -13,13 +13,13 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from nemo_resiliency_plugins.contract import variable
 from nemo_resiliency_plugins.runtime.rendezvous import free_port
-from tests.benchmarks import faulted, recovery, slurm_recovery
+from tests.benchmarks import faulted, slurm_recovery
 from tests.benchmarks.report import medians, repeat, save, show
 from tests.harness import JOB_ID, LAUNCH, Traces, clean_env, wait_for
 from tests.slurm.testbed import Cluster
@@ -78,14 +78,16 @@ def in_process(root: Path, fault: str) -> Started:
 def measure(started: Any) -> faulted.Measured:
     """Seconds from the fault to the first new step on every active rank."""
     try:
-        wait_for(
-            lambda: all(faulted.new_steps(started, rank) for rank in range(RANKS)), deadline_s=120, what="a new step"
-        )
+        wait_for(lambda: all(new_steps(started, rank) for rank in range(RANKS)), deadline_s=120, what="a new step")
     finally:
         started.end()
     [fault] = started.events("fault_injected")
-    total = max(faulted.new_steps(started, rank)[0].time for rank in range(RANKS)) - fault["time"]
+    total = max(new_steps(started, rank)[0].time for rank in range(RANKS)) - fault["time"]
     return faulted.Measured(total, dict(parts_of(started, fault["time"])))
+
+
+def new_steps(started: Any, rank: int) -> list[Any]:
+    return faulted.steps_since(started, rank, 1)
 
 
 def parts_of(started: Traces, previous: float) -> Iterator[tuple[str, float]]:
@@ -108,16 +110,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
     options = parser.parse_args()
     os.environ.update(clean_env({}))
-    variants: dict[str, Callable[[Path, str], Any]] = {"fault_to_step_s": in_process, "in_job_restart_s": recovery.ours}
+    in_job = repeat("in-job restart", options.repeats, lambda root: faulted.measure(faulted.ours(root)))
     found: dict[str, list[float]] = {}
     parts: dict[str, dict[str, float]] = {}
     for fault in FAULT:
-        for name, start in variants.items():
-            key = f"inprocess.{fault}.{name}"
-            runs = repeat(key, options.repeats, lambda root, go=start, kind=fault: measure(go(root, kind)))
-            found[key] = [each.total_s for each in runs]
-            if start is in_process:
-                parts[key] = {part: statistics.median(each.parts[part] for each in runs) for part in runs[0].parts}
+        key = f"inprocess.{fault}.fault_to_step_s"
+        runs = repeat(key, options.repeats, lambda root, kind=fault: measure(in_process(root, kind)))
+        found[key] = [each.total_s for each in runs]
+        found[f"inprocess.{fault}.in_job_restart_s"] = [run[fault].total_s for run in in_job]
+        parts[key] = {part: statistics.median(each.parts[part] for each in runs) for part in runs[0].parts}
     if options.slurm is not None:
         cluster = Cluster(options.slurm)
         for fault in ("exception", "kill"):

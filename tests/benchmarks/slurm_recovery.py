@@ -16,7 +16,7 @@ from typing import Any
 import nemo_run as run
 
 from nemo_resiliency_plugins import FaultTolerancePlugin
-from tests.benchmarks.faulted import FAULT, SCRIPT, STEP_TIMEOUT_S, STEPS, STOCK_FLAGS
+from tests.benchmarks.faulted import FAULT, LATER, SCRIPT, STEP_TIMEOUT_S, STEPS, STOCK_FLAGS
 from tests.benchmarks.report import medians, repeat, save, show
 from tests.harness import Traces, clean_env, wait_for
 from tests.slurm.submitting import submit
@@ -48,7 +48,7 @@ class Started:
 
 def ours(cluster: Cluster, root: Path, fault: str, restarts: int = 3) -> Started:
     plugin = FaultTolerancePlugin(
-        rank_heartbeat_timeout=STEP_TIMEOUT_S, fault_script=FAULT[fault], num_in_job_restarts=restarts
+        rank_heartbeat_timeout=STEP_TIMEOUT_S, fault_script=f"{fault}@1:{LATER}", num_in_job_restarts=restarts
     )
     task = run.Script(SCRIPT, entrypoint="python", args=["--root", str(root), "--steps", str(STEPS)])
     submitted = submit(cluster, root, task, [plugin], nodes=2)
