@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from nemo_resiliency_plugins.cli.places import written_to
 from nemo_resiliency_plugins.errors import ConfigError, ResiliencyError
 
 WANTED = ("*/", "nrp/events/***", "nrp/ranks/***", "nrp/*.json", "nrp/progress-*")
@@ -28,13 +29,14 @@ def mirror(host: str, directory: str, ssh: str = "ssh") -> Path:
         ssh: the command, with its options, that reaches it.
 
     Raises:
-        ConfigError: rsync is missing here.
+        ConfigError: rsync is missing here, or there is no place for the copy.
         RemoteError: the copy has failed; the message holds what rsync said.
     """
     if shutil.which("rsync") is None:
         raise ConfigError("--host", host, "needs rsync on this machine", "Install rsync, which NeMo-Run needs as well.")
     target = _cache() / hashlib.sha256(f"{host}:{directory}".encode()).hexdigest()[:16]
-    target.mkdir(parents=True, exist_ok=True)
+    with written_to("XDG_CACHE_HOME", target, "Set it to a directory in which you may write."):
+        target.mkdir(parents=True, exist_ok=True)
     source = directory.rstrip("/")
     if Path(source).name == "nrp":
         source = str(Path(source).parent)

@@ -42,11 +42,13 @@ def find_job(given: Path) -> Path:
     """The ``nrp`` directory of the one job in, at or above which ``given`` points.
 
     Raises:
-        ConfigError: there is no such directory, no job in it, or there are several.
+        ConfigError: there is no such directory, it cannot be read, no job is in it, or there are several.
     """
-    if not given.is_dir():
-        raise ConfigError("DIR", str(given), "is no directory", "Name the directory of a job.")
-    found = sorted(_jobs_below(given, DEPTH), key=lambda path: (path / EVENTS).stat().st_mtime)
+    try:
+        found = sorted(_jobs_below(given, DEPTH), key=lambda path: (path / EVENTS).stat().st_mtime)
+    except OSError as error:
+        rule = f"cannot be read: {error.strerror}: {error.filename}"
+        raise ConfigError("DIR", str(given), rule, "Name the directory of a job that you may read.") from error
     if len(found) == 1:
         return found[0]
     if not found:

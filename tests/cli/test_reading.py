@@ -178,6 +178,22 @@ def test_a_directory_with_several_jobs_names_them(tmp_path: Path) -> None:
     assert str(tmp_path / "b" / "nrp") in done.output
 
 
+@pytest.mark.parametrize("name", ["none", "file", "n" * 300])
+def test_a_directory_that_cannot_be_read_is_2(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    done = invoke("status", tmp_path / name)
+    assert done.exit_code == 2
+    assert "cannot be read" in done.output
+
+
+def test_a_copy_without_a_place_is_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    done = invoke("status", "--host", "login", "/shared/job")
+    assert done.exit_code == 2
+    assert "XDG_CACHE_HOME" in done.output
+
+
 def test_tasks_of_one_name_are_told_apart(tmp_path: Path) -> None:
     failing(tmp_path / "train")
     failing(tmp_path / "train" / "train_1")
