@@ -33,7 +33,6 @@ STOCK_FLAGS = [
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Without it, ranks that torchrun (torch 2.13) restarts read the addresses of the previous start and rarely meet."""
 FAULTS = ("kill", "exception", "hang")
-FAULT = {kind: f"{kind}@1:10" for kind in FAULTS}
 SOON, LATER = 10, 60
 """Steps between a start and its fault. 12 s after the first step of ours the ranks of the next start wait."""
 FAULT_SCRIPT = "NRP_FAULT_TOLERANCE__FAULT_SCRIPT"

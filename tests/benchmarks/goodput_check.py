@@ -20,15 +20,14 @@ from tests.benchmarks.goodput import Failures, Stack, simulate
 from tests.harness import StepLine, clean_env, wait_for
 from tests.slurm.testbed import Cluster
 
-KILLS, STEPS = (10, 25, 40), slurm_recovery.STEPS
+KILLS, STEPS = (60, 120, 180), slurm_recovery.STEPS
 MOST_OFF = 0.1
 
 
 def three_kills(cluster: Cluster, root: Path) -> list[StepLine]:
     """What rank 0 has done from its first step to its last."""
     faults = ",".join(f"kill@1:{step}" for step in KILLS)
-    slurm_recovery.FAULT["three"] = faults
-    started = slurm_recovery.ours(cluster, root, "three")
+    started = slurm_recovery.ours(cluster, root, faults)
     try:
         wait_for(lambda: started.traces.events("finished"), deadline_s=180, what="the end of the training")
     finally:
@@ -68,7 +67,7 @@ def main() -> None:
         kills = report.repeat(
             "one kill",
             options.repeats,
-            lambda root: slurm_recovery.measure(slurm_recovery.ours(cluster, root, "kill")),
+            lambda root: slurm_recovery.measure(slurm_recovery.ours(cluster, root, slurm_recovery.LATE_KILL)),
         )
         [lines] = report.repeat("three kills", 1, lambda root: three_kills(cluster, root))
     finally:

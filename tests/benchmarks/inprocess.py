@@ -25,7 +25,7 @@ from tests.harness import JOB_ID, LAUNCH, Traces, clean_env, wait_for
 from tests.slurm.testbed import Cluster
 
 RANKS, SPARES = faulted.RANKS, 1
-FAULT = faulted.FAULT
+FAULT = {kind: faulted.each([kind], faulted.SOON) for kind in faulted.FAULTS}
 FIELDS = {
     "enabled": "true",
     "granularity": "rank",
@@ -100,7 +100,7 @@ def parts_of(started: Traces, previous: float) -> Iterator[tuple[str, float]]:
 
 
 def requeued(cluster: Cluster, root: Path, fault: str) -> float:
-    return slurm_recovery.measure(slurm_recovery.torchrun(cluster, root, fault, restarts=0))
+    return slurm_recovery.measure(slurm_recovery.torchrun(cluster, root, FAULT[fault], restarts=0))
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import nemo_run as run
 
 from nemo_resiliency_plugins import FaultTolerancePlugin
-from tests.benchmarks.faulted import FAULT, LATER, SCRIPT, STEP_TIMEOUT_S, STEPS, STOCK_FLAGS
+from tests.benchmarks.faulted import LATER, SCRIPT, SOON, STEP_TIMEOUT_S, STEPS, STOCK_FLAGS
 from tests.benchmarks.report import medians, repeat, save, show
 from tests.harness import Traces, clean_env, wait_for
 from tests.slurm.submitting import submit
@@ -24,6 +24,7 @@ from tests.slurm.testbed import Cluster
 
 RANKS = 2
 CLUSTER_ROOT = Path("/tmp/nrp-bench-slurm")
+KILL, LATE_KILL = f"kill@1:{SOON}", f"kill@1:{LATER}"
 BATCH = """#!/bin/bash
 export NRP_DIR={root}/nrp NRP_FAULT_TOLERANCE__FAULT_SCRIPT={fault} NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE=1
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
@@ -46,26 +47,26 @@ class Started:
     traces: Traces
 
 
-def ours(cluster: Cluster, root: Path, fault: str, restarts: int = 3) -> Started:
+def ours(cluster: Cluster, root: Path, faults: str, restarts: int = 3) -> Started:
     plugin = FaultTolerancePlugin(
-        rank_heartbeat_timeout=STEP_TIMEOUT_S, fault_script=f"{fault}@1:{LATER}", num_in_job_restarts=restarts
+        rank_heartbeat_timeout=STEP_TIMEOUT_S, fault_script=faults, num_in_job_restarts=restarts
     )
     task = run.Script(SCRIPT, entrypoint="python", args=["--root", str(root), "--steps", str(STEPS)])
     submitted = submit(cluster, root, task, [plugin], nodes=2)
     return Started(cluster, submitted.job_id, submitted)
 
 
-def stock(cluster: Cluster, root: Path, fault: str, restarts: int = 3) -> Started:
-    return batch(cluster, root, fault, restarts, f"ft_launcher {' '.join(STOCK_FLAGS)}", "stock")
+def stock(cluster: Cluster, root: Path, faults: str, restarts: int = 3) -> Started:
+    return batch(cluster, root, faults, restarts, f"ft_launcher {' '.join(STOCK_FLAGS)}", "stock")
 
 
-def torchrun(cluster: Cluster, root: Path, fault: str, restarts: int = 3) -> Started:
-    return batch(cluster, root, fault, restarts, "torchrun", "session")
+def torchrun(cluster: Cluster, root: Path, faults: str, restarts: int = 3) -> Started:
+    return batch(cluster, root, faults, restarts, "torchrun", "session")
 
 
-def batch(cluster: Cluster, root: Path, fault: str, restarts: int, launcher: str, client: str) -> Started:
+def batch(cluster: Cluster, root: Path, faults: str, restarts: int, launcher: str, client: str) -> Started:
     values = {"script": SCRIPT, "steps": STEPS, "client": client, "launcher": launcher, "restarts": restarts}
-    job_id = cluster.sbatch(BATCH.format(root=root, fault=FAULT[fault], **values), "--nodes=2", "--ntasks-per-node=1")
+    job_id = cluster.sbatch(BATCH.format(root=root, fault=faults, **values), "--nodes=2", "--ntasks-per-node=1")
     return Started(cluster, job_id, Traces(root, root / "nrp"))
 
 
@@ -101,13 +102,13 @@ def main() -> None:
     cluster = Cluster(CLUSTER_ROOT)
     cluster.start()
     plan: dict[str, tuple[Callable[..., Started], dict[str, Any]]] = {
-        "hang_slurm.ours_s": (ours, {"fault": "hang"}),
-        "hang_slurm.stock_s": (stock, {"fault": "hang"}),
-        "kill_slurm.ours_s": (ours, {"fault": "kill"}),
-        "kill_slurm.stock_s": (stock, {"fault": "kill"}),
-        "kill_slurm.torchrun_s": (torchrun, {"fault": "kill"}),
-        "requeue.ours_s": (ours, {"fault": "kill", "restarts": 0}),
-        "requeue.stock_s": (stock, {"fault": "kill", "restarts": 0}),
+        "hang_slurm.ours_s": (ours, {"faults": f"hang@1:{LATER}"}),
+        "hang_slurm.stock_s": (stock, {"faults": f"hang@1:{SOON}"}),
+        "kill_slurm.ours_s": (ours, {"faults": LATE_KILL}),
+        "kill_slurm.stock_s": (stock, {"faults": KILL}),
+        "kill_slurm.torchrun_s": (torchrun, {"faults": KILL}),
+        "requeue.ours_s": (ours, {"faults": KILL, "restarts": 0}),
+        "requeue.stock_s": (stock, {"faults": KILL, "restarts": 0}),
     }
     try:
         found = {
