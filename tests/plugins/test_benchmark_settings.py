@@ -17,6 +17,7 @@ def test_limits_and_variables_are_those_of_the_plugin(tmp_path: Path) -> None:
     started = submission(task, run.LocalExecutor(ntasks_per_node=faulted.RANKS), [plugin], tmp_path)
     own = faulted.our_variables(Path(started.env["PET_FT_CFG_PATH"]))
     assert faulted.our_limits() == plugin.monitor_settings()
+    assert plugin.prestart_imports == faulted.PRESTART
     assert own == {name: value for name, value in started.env.items() if name in own}
     told = {name for name in started.env if name.startswith(("NRP_FAULT", "PET_"))}
     assert told <= set(own)
