@@ -70,13 +70,13 @@ def test_a_rank_tells_the_modules_of_the_allowed_packages(tmp_path: Path, monkey
 
     assert email.message
     imports.tell()
-    told = json.loads((tmp_path / "3.json").read_text())
+    told = json.loads((tmp_path / "3.json").read_text())["modules"]
     assert "json.decoder" in told and "email.message" in told
     assert not {"os", "email", "__main__"} & set(told)
 
 
 def test_what_cannot_be_loaded_is_left_to_the_script(tmp_path: Path) -> None:
-    (tmp_path / "3.json").write_text(json.dumps(["no.such.module", "wave"]))
+    (tmp_path / "3.json").write_text(json.dumps({"modules": ["no.such.module", "wave"], "surroundings": {}}))
     sys.modules.pop("wave", None)
     imports.load({imports.ENV_ROOM: str(tmp_path), "LOCAL_RANK": "3"})
     assert "wave" in sys.modules
