@@ -43,6 +43,12 @@ imports.tell()
 print(json.dumps([noted.SETTING, noted.LEAD, noted.__file__]))
 """
 
+HAS_LOADED = """
+import json, os
+import noted
+print(json.dumps([noted.POOL, os.environ.get("TORCH_WARM_POOL")]))
+"""
+
 
 class Ranks:
     """A pool, and the one rank that is taken from it."""
@@ -165,3 +171,11 @@ def test_a_package_is_loaded_with_the_variables_and_paths_that_the_script_had_se
     assert expected == ["the script's", None, str(ranks.root / "packages" / "noted" / "__init__.py")]
     ranks.waiting(waiting.NAME)
     assert ranks.printed(ranks.rank()) == expected
+
+
+def test_no_compiler_starts_its_processes_where_one_waits(ranks: Ranks) -> None:
+    ranks.write("site/noted.py", "import os; POOL = os.environ.get('TORCH_WARM_POOL')")
+    ranks.script.write_text(HAS_LOADED)
+    ranks.tell("noted")
+    ranks.waiting(waiting.NAME)
+    assert ranks.printed(ranks.rank()) == ["0", None]

@@ -39,7 +39,7 @@ sys.stdin.readline()
 
 
 def test_what_a_launcher_changes_at_every_start_is_no_difference() -> None:
-    changed = {"RANK": "3", "MASTER_PORT": "2", "TORCHELASTIC_RESTART_COUNT": "1", "NVRX_CURRENT_CYCLE_INFO": "x"}
+    changed = {"MASTER_PORT": "2", "TORCHELASTIC_RESTART_COUNT": "1", "NVRX_CURRENT_CYCLE_INFO": "x"}
     assert Start(COMMAND, ENV).is_like(COMMAND, {**ENV, **changed})
 
 
@@ -48,10 +48,11 @@ def test_what_a_launcher_changes_at_every_start_is_no_difference() -> None:
     [
         (COMMAND, {**ENV, "OMP_NUM_THREADS": "2"}),
         (COMMAND, {**ENV, "CUDA_VISIBLE_DEVICES": "1"}),
+        (COMMAND, {**ENV, "RANK": "3"}),
         (COMMAND, {name: value for name, value in ENV.items() if name != "OMP_NUM_THREADS"}),
         ((*COMMAND, "--more"), ENV),
     ],
-    ids=["changed variable", "new variable", "lost variable", "other command"],
+    ids=["changed variable", "new variable", "other rank", "lost variable", "other command"],
 )
 def test_any_other_change_asks_for_a_new_process(command: tuple[str, ...], env: dict[str, str]) -> None:
     assert not Start(COMMAND, ENV).is_like(command, env)

@@ -27,11 +27,8 @@ DELAY_S = 5.0
 """Seconds from a rank's first step until its replacement starts: the first steps have the processors to themselves."""
 LOOK_S = 0.5
 HAND_OVER_S = 10.0
-OF_A_START = re.compile(
-    r"(LOCAL_|GROUP_|ROLE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)"
-    r"|(TORCHELASTIC|FT|NVRX|NRP)_\w+"
-)
-"""Variables that may differ between two starts of a rank: no library reads them when it is loaded."""
+OF_A_START = re.compile(r"MASTER_(ADDR|PORT)|(TORCHELASTIC|FT|NVRX|NRP)_\w+")
+"""Variables that may differ between two starts of a rank. RANK is none of them: Lightning reads it as it is loaded."""
 
 Variables = Mapping[str, str]
 

@@ -18,6 +18,8 @@ ENV_CHANNEL = "NRP_PRESTART_CHANNEL"
 """The number of the socket to the launcher."""
 LOADS, NAME = "nrp-prestarting", "nrp-prestarted"
 """What ``ps`` shows while the process loads, and while it waits; the kernel keeps 15 characters."""
+ENV_WARM_POOL = "TORCH_WARM_POOL"
+"""Up to torch 2.7 the import of its compiler starts processes; with 0 the first compilation does."""
 LOOK_S = 1.0
 CHUNK, OUTPUTS = 1 << 16, 2
 WORD = b"!"
@@ -47,6 +49,7 @@ def until_needed() -> bool:
 
 
 def _load(launcher: int) -> None:
+    os.environ[ENV_WARM_POOL] = "0"
     try:
         imports.load(os.environ, is_wanted=lambda: os.getppid() == launcher)
     except FileNotFoundError:
