@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
 
 import pytest
 
@@ -74,6 +76,19 @@ def test_a_rank_tells_the_modules_of_the_allowed_packages(tmp_path: Path, monkey
     told = json.loads((tmp_path / "3.json").read_text())["modules"]
     assert "json.decoder" in told and "email.message" in told
     assert not {"os", "email", "__main__"} & set(told)
+
+
+def test_what_stands_for_a_module_of_others_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lazy(ModuleType):
+        def __getattribute__(self, name: str) -> NoReturn:
+            raise RuntimeError("loading would fail")
+
+    monkeypatch.setitem(sys.modules, "lazy", Lazy("lazy"))
+    monkeypatch.setenv(imports.ENV_ROOM, str(tmp_path))
+    monkeypatch.setenv(imports.ENV_IMPORTS, "json")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    imports.tell()
+    assert (tmp_path / "3.json").exists()
 
 
 def test_what_cannot_be_loaded_is_left_to_the_script(tmp_path: Path) -> None:

@@ -42,7 +42,6 @@ def until_needed() -> bool:
         with named(NAME):
             _say(channel)
             variables = _await_start(channel, launcher)
-    _forget_signals()
     os.environ.clear()
     os.environ.update(variables)
     return True
@@ -78,6 +77,7 @@ def _await_start(channel: socket.socket, launcher: int) -> dict[str, str]:
     for received, own in zip(outputs, (1, 2), strict=True):
         os.dup2(received, own)
         os.close(received)
+    _forget_signals()
     _say(channel)
     variables: dict[str, str] = json.loads(content)
     return variables
@@ -91,7 +91,7 @@ def _say(channel: socket.socket) -> None:
 
 
 def _forget_signals() -> None:
-    """What the launcher's shield has held back in this process was not meant for the rank that it is from now on."""
+    """What the launcher's shield has held back was not for a rank; what comes from here on is."""
     held_back = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     while signal.sigtimedwait(held_back, 0):
         pass
