@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
+from nemo_resiliency_plugins.contract import write_atomically
+from nemo_resiliency_plugins.runtime.log import LOGGER_NAME
 from nemo_resiliency_plugins.runtime.prestart import imports, pool, waiting
 from tests.harness import LAUNCH, clean_env, wait_for
 
@@ -42,7 +44,6 @@ os.environ["SETTING"] = "another"
 imports.tell()
 print(json.dumps([noted.SETTING, noted.LEAD, noted.__file__]))
 """
-
 HAS_LOADED = """
 import json, os
 import noted
@@ -56,7 +57,7 @@ class Ranks:
     def __init__(self, root: Path) -> None:
         self.root, self.output = root, root / "output"
         self.pool = pool.Pool(root)
-        self.script = root / "script.py"
+        self.script, self.interpreter = root / "script.py", sys.executable
         self.env = clean_env(
             {
                 "LOCAL_RANK": "0",
@@ -70,16 +71,16 @@ class Ranks:
 
     @property
     def command(self) -> list[str]:
-        return [sys.executable, "-u", *LAUNCH, str(self.script)]
+        return [self.interpreter, "-u", *LAUNCH, str(self.script)]
 
     def write(self, place: str, text: str) -> None:
         path = self.root / place
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def rank(self, **env: str) -> subprocess.Popen[bytes] | None:
+    def rank(self) -> subprocess.Popen[bytes] | None:
         with self.output.open("w") as file:
-            return self.pool.rank(self.command, {**self.env, **env}, [file.fileno()] * 2)
+            return self.pool.rank(self.command, self.env, [file.fileno()] * 2)
 
     def ordinary(self) -> Any:
         """What a rank prints that was started as usual."""
@@ -87,7 +88,7 @@ class Ranks:
         return json.loads(done.stdout)
 
     def tell(self, *modules: str) -> None:
-        imports.told_path(self.root, "0").write_text(json.dumps({"modules": modules, "surroundings": {}}))
+        write_atomically(imports.told_path(self.root, "0"), json.dumps({"modules": modules, "surroundings": {}}))
 
     def waiting(self, name: str) -> psutil.Process:
         """Once there is one that shows ``name``."""
@@ -121,12 +122,14 @@ def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
         yield ranks
 
 
-def test_a_process_that_still_loads_is_not_taken(ranks: Ranks) -> None:
+def test_a_process_that_still_loads_is_not_taken(ranks: Ranks, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", LOGGER_NAME)
     ranks.write("site/slow.py", SLOW.format(go=ranks.root / "go"))
     ranks.tell("slow")
     process = ranks.waiting(waiting.LOADS)
     assert ranks.rank() is None
     assert not process.is_running()
+    assert caplog.messages == ["[FaultTolerance] the process that waited for rank 0 is of no use: it still loads"]
 
 
 def test_a_process_that_was_stopped_is_not_waited_for(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +139,22 @@ def test_a_process_that_was_stopped_is_not_waited_for(ranks: Ranks, monkeypatch:
     process.suspend()
     assert ranks.rank() is None
     assert not process.is_running()
+
+
+def test_where_no_process_can_be_started_the_next_start_tries_again(
+    ranks: Ranks, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", LOGGER_NAME)
+    ranks.interpreter = "/nowhere/python"
+    assert ranks.rank() is None
+    ranks.tell("json")
+    wait_for(lambda: caplog.messages, what="a word of it")
+    assert caplog.messages[0].startswith("[FaultTolerance] no process can wait for rank 0: ")
+    ranks.interpreter = sys.executable
+    assert ranks.rank() is None
+    ranks.tell("json")
+    ranks.waiting(waiting.NAME)
+    assert len(caplog.messages) == 1
 
 
 def test_a_signal_that_came_before_does_not_end_the_rank(ranks: Ranks) -> None:

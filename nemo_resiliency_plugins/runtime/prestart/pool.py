@@ -61,7 +61,10 @@ class Waiting:
 
     def become(self, env: Variables, outputs: Sequence[int]) -> subprocess.Popen[bytes]:
         """Raises OSError for a process that is gone, still loads, or does not listen."""
-        self._hear(socket.MSG_DONTWAIT)
+        try:
+            self._hear(socket.MSG_DONTWAIT)
+        except BlockingIOError as error:
+            raise BlockingIOError("it still loads") from error
         content = json.dumps(dict(env)).encode()
         self._channel.settimeout(HAND_OVER_S)
         sent = socket.send_fds(self._channel, [content], [*outputs])

@@ -39,8 +39,8 @@ def until_needed() -> bool:
         if _holds_a_gpu():
             logger().info("[FaultTolerance] its imports use the GPU, so that this rank is not started ahead")
             os._exit(0)
+        _say(channel)
         with named(NAME):
-            _say(channel)
             variables = _await_start(channel, launcher)
     os.environ.clear()
     os.environ.update(variables)
