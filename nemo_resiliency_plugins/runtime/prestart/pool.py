@@ -55,9 +55,12 @@ class Waiting:
     def __init__(self, start: Start) -> None:
         self.start = start
         self._channel, theirs = socket.socketpair()
-        with theirs:
-            env = {**start.env, ENV_CHANNEL: str(theirs.fileno())}
-            self.process = subprocess.Popen(start.command, env=env, pass_fds=[theirs.fileno()], start_new_session=True)
+        number = theirs.fileno()
+        env = {**start.env, ENV_CHANNEL: str(number)}
+        with theirs, contextlib.ExitStack() as stack:
+            stack.callback(self._channel.close)
+            self.process = subprocess.Popen(start.command, env=env, pass_fds=[number], start_new_session=True)
+            stack.pop_all()
 
     def become(self, env: Variables, outputs: Sequence[int]) -> subprocess.Popen[bytes]:
         """Raises OSError for a process that is gone, still loads, or does not listen."""
