@@ -19,7 +19,7 @@ ENV_CHANNEL = "NRP_PRESTART_CHANNEL"
 LOADS, NAME = "nrp-prestarting", "nrp-prestarted"
 """What ``ps`` shows while the process loads, and while it waits; the kernel keeps 15 characters."""
 ENV_WARM_POOL = "TORCH_WARM_POOL"
-"""Up to torch 2.7 the import of its compiler starts processes; with 0 the first compilation does."""
+"""Older versions of torch start processes as their compiler is imported; with 0 the first compilation does."""
 LOOK_S = 1.0
 CHUNK, OUTPUTS = 1 << 16, 2
 WORD = b"!"
