@@ -43,6 +43,7 @@ EXIT_GRACE_S = 60.0
 
 def main(arguments: list[str]) -> None:
     prestarted = waiting.until_needed()
+    imports.survey()
     arguments = decode_arguments(arguments)
     identity = Identity.from_env()
     if early.is_doomed(identity):

@@ -45,7 +45,7 @@ from nemo_resiliency_plugins.runtime.effective import resolve
 from nemo_resiliency_plugins.runtime.inprocess import on_node
 from nemo_resiliency_plugins.runtime.leaving_word import told_if_not_left
 from nemo_resiliency_plugins.runtime.log import level_wanted, logger
-from nemo_resiliency_plugins.runtime.prestart.waiting import NAME as PRESTARTED
+from nemo_resiliency_plugins.runtime.prestart import waiting
 from nemo_resiliency_plugins.runtime.start_command import LauncherMissing, find_launcher, of_launcher, of_rank
 
 SWEEP_S = 10.0
@@ -288,7 +288,8 @@ def marked(mark: str, *, ranks_only: bool = False) -> Iterator[int]:
             name, _, rest = (path / "stat").read_text().partition("(")[2].rpartition(")")
         except OSError:
             continue
-        is_rank = name != PRESTARTED and any(each.startswith(RANK_VARIABLE) for each in variables)
+        waits = name in (waiting.LOADS, waiting.NAME)
+        is_rank = not waits and any(each.startswith(RANK_VARIABLE) for each in variables)
         if wanted in variables and rest.split()[0] != "Z" and (is_rank or not ranks_only):
             yield int(path.name)
 

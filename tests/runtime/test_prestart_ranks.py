@@ -23,7 +23,7 @@ STEPS = ("--steps", "12", "--every", "4", "--hold-at", str(HELD_AT))
 GPU_USER = """
 from pathlib import Path
 import torch
-if Path("/proc/self/comm").read_text().strip() == "nrp-prestarted":
+if Path("/proc/self/comm").read_text().strip() == "nrp-prestarting":
     torch.cuda.is_initialized = lambda: True
 """
 WITH_IT = """

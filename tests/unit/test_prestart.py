@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
 
 import pytest
 
@@ -39,7 +41,7 @@ sys.stdin.readline()
 
 
 def test_what_a_launcher_changes_at_every_start_is_no_difference() -> None:
-    changed = {"RANK": "3", "MASTER_PORT": "2", "TORCHELASTIC_RESTART_COUNT": "1", "NVRX_CURRENT_CYCLE_INFO": "x"}
+    changed = {"MASTER_PORT": "2", "TORCHELASTIC_RESTART_COUNT": "1", "NVRX_CURRENT_CYCLE_INFO": "x"}
     assert Start(COMMAND, ENV).is_like(COMMAND, {**ENV, **changed})
 
 
@@ -48,10 +50,11 @@ def test_what_a_launcher_changes_at_every_start_is_no_difference() -> None:
     [
         (COMMAND, {**ENV, "OMP_NUM_THREADS": "2"}),
         (COMMAND, {**ENV, "CUDA_VISIBLE_DEVICES": "1"}),
+        (COMMAND, {**ENV, "RANK": "3"}),
         (COMMAND, {name: value for name, value in ENV.items() if name != "OMP_NUM_THREADS"}),
         ((*COMMAND, "--more"), ENV),
     ],
-    ids=["changed variable", "new variable", "lost variable", "other command"],
+    ids=["changed variable", "new variable", "other rank", "lost variable", "other command"],
 )
 def test_any_other_change_asks_for_a_new_process(command: tuple[str, ...], env: dict[str, str]) -> None:
     assert not Start(COMMAND, ENV).is_like(command, env)
@@ -70,13 +73,26 @@ def test_a_rank_tells_the_modules_of_the_allowed_packages(tmp_path: Path, monkey
 
     assert email.message
     imports.tell()
-    told = json.loads((tmp_path / "3.json").read_text())
+    told = json.loads((tmp_path / "3.json").read_text())["modules"]
     assert "json.decoder" in told and "email.message" in told
     assert not {"os", "email", "__main__"} & set(told)
 
 
+def test_what_stands_for_a_module_of_others_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lazy(ModuleType):
+        def __getattribute__(self, name: str) -> NoReturn:
+            raise RuntimeError("loading would fail")
+
+    monkeypatch.setitem(sys.modules, "lazy", Lazy("lazy"))
+    monkeypatch.setenv(imports.ENV_ROOM, str(tmp_path))
+    monkeypatch.setenv(imports.ENV_IMPORTS, "json")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    imports.tell()
+    assert (tmp_path / "3.json").exists()
+
+
 def test_what_cannot_be_loaded_is_left_to_the_script(tmp_path: Path) -> None:
-    (tmp_path / "3.json").write_text(json.dumps(["no.such.module", "wave"]))
+    (tmp_path / "3.json").write_text(json.dumps({"modules": ["no.such.module", "wave"], "surroundings": {}}))
     sys.modules.pop("wave", None)
     imports.load({imports.ENV_ROOM: str(tmp_path), "LOCAL_RANK": "3"})
     assert "wave" in sys.modules

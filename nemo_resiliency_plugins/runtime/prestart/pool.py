@@ -19,18 +19,16 @@ from pathlib import Path
 from nemo_resiliency_plugins.compat import elastic
 from nemo_resiliency_plugins.runtime.log import logger
 from nemo_resiliency_plugins.runtime.prestart.imports import ENV_IMPORTS, ENV_ROOM, told_path
-from nemo_resiliency_plugins.runtime.prestart.waiting import ENV_CHANNEL
+from nemo_resiliency_plugins.runtime.prestart.waiting import ENV_CHANNEL, WORD
 
-OWN_PACKAGE = __name__.partition(".")[0]
+OWN_PACKAGE = __name__.partition(".prestart")[0]
+"""Of this project; what it brings for other libraries would load those."""
 DELAY_S = 5.0
 """Seconds from a rank's first step until its replacement starts: the first steps have the processors to themselves."""
 LOOK_S = 0.5
 HAND_OVER_S = 10.0
-OF_A_START = re.compile(
-    r"(LOCAL_|GROUP_|ROLE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)"
-    r"|(TORCHELASTIC|FT|NVRX|NRP)_\w+"
-)
-"""Variables that may differ between two starts of a rank: no library reads them when it is loaded."""
+OF_A_START = re.compile(r"MASTER_(ADDR|PORT)|(TORCHELASTIC|FT|NVRX|NRP)_\w+")
+"""Variables that may differ between two starts of a rank. RANK is none of them: Lightning reads it as it is loaded."""
 
 Variables = Mapping[str, str]
 
@@ -57,19 +55,31 @@ class Waiting:
     def __init__(self, start: Start) -> None:
         self.start = start
         self._channel, theirs = socket.socketpair()
-        with theirs:
-            env = {**start.env, ENV_CHANNEL: str(theirs.fileno())}
-            self.process = subprocess.Popen(start.command, env=env, pass_fds=[theirs.fileno()], start_new_session=True)
+        number = theirs.fileno()
+        env = {**start.env, ENV_CHANNEL: str(number)}
+        with theirs, contextlib.ExitStack() as stack:
+            stack.callback(self._channel.close)
+            self.process = subprocess.Popen(start.command, env=env, pass_fds=[number], start_new_session=True)
+            stack.pop_all()
 
     def become(self, env: Variables, outputs: Sequence[int]) -> subprocess.Popen[bytes]:
-        """Raises OSError for a process that is gone or does not listen."""
+        """Raises OSError for a process that is gone, still loads, or does not listen."""
+        try:
+            self._hear(socket.MSG_DONTWAIT)
+        except BlockingIOError as error:
+            raise BlockingIOError("it still loads") from error
         content = json.dumps(dict(env)).encode()
-        with self._channel as channel:
-            channel.settimeout(HAND_OVER_S)
-            sent = socket.send_fds(channel, [content], [*outputs])
-            channel.sendall(content[sent:])
-            channel.shutdown(socket.SHUT_WR)
+        self._channel.settimeout(HAND_OVER_S)
+        sent = socket.send_fds(self._channel, [content], [*outputs])
+        self._channel.sendall(content[sent:])
+        self._channel.shutdown(socket.SHUT_WR)
+        self._hear()
+        self._channel.close()
         return self.process
+
+    def _hear(self, flags: int = 0) -> None:
+        if self._channel.recv(1, flags) != WORD:
+            raise ConnectionResetError("it has ended")
 
     def end(self) -> None:
         self._channel.close()
@@ -100,12 +110,15 @@ class Pool:
             self._started[place] = start
         if waiting is None:
             return None
-        try:
-            if waiting.start.is_like(start.command, env) and waiting.process.poll() is None:
-                return waiting.become(env, outputs)
-        except OSError as error:
-            logger().info("[FaultTolerance] the process that waited for rank %s is of no use: %s", place, error)
-        waiting.end()
+        with contextlib.ExitStack() as stack:
+            stack.callback(waiting.end)
+            try:
+                if waiting.start.is_like(start.command, env):
+                    process = waiting.become(env, outputs)
+                    stack.pop_all()
+                    return process
+            except OSError as error:
+                logger().info("[FaultTolerance] the process that waited for rank %s is of no use: %s", place, error)
         return None
 
     def keep_full(self) -> None:
@@ -114,15 +127,27 @@ class Pool:
             with self._lock:
                 for waiting in self._waiting.values():
                     waiting.process.poll()  # one that has given up is gone, and stays no zombie
-                for place, start in self._started.items():
-                    if place not in self._waiting and start.may_be_repeated and self._is_due(place):
-                        self._waiting[place] = Waiting(start)
+                for place in self._due():
+                    self._fill(place)
 
     def close(self) -> None:
         self._closed.set()
         with self._lock:
             for waiting in self._waiting.values():
                 waiting.end()
+
+    def _due(self) -> list[str]:
+        if self._closed.is_set():
+            return []
+        missing = self._started.keys() - self._waiting.keys()
+        return [place for place in missing if self._started[place].may_be_repeated and self._is_due(place)]
+
+    def _fill(self, place: str) -> None:
+        try:
+            self._waiting[place] = Waiting(self._started[place])
+        except OSError as error:
+            del self._started[place]
+            logger().info("[FaultTolerance] no process can wait for rank %s: %s", place, error)
 
     def _is_due(self, place: str) -> bool:
         with contextlib.suppress(FileNotFoundError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -15,10 +16,14 @@ from nemo_resiliency_plugins.runtime.prestart import imports
 
 ENV_CHANNEL = "NRP_PRESTART_CHANNEL"
 """The number of the socket to the launcher."""
-NAME = "nrp-prestarted"
-"""What ``ps`` shows while the process waits; the kernel keeps 15 characters."""
+LOADS, NAME = "nrp-prestarting", "nrp-prestarted"
+"""What ``ps`` shows while the process loads, and while it waits; the kernel keeps 15 characters."""
+ENV_WARM_POOL = "TORCH_WARM_POOL"
+"""Older versions of torch start processes as their compiler is imported; with 0 the first compilation does."""
 LOOK_S = 1.0
 CHUNK, OUTPUTS = 1 << 16, 2
+WORD = b"!"
+"""Sent by the process when it can be taken, and once more when it is."""
 ARGUMENTS_BEGIN = 45
 """The place of ``arg_start`` in /proc/PID/stat, counted from what follows the name."""
 
@@ -29,15 +34,25 @@ def until_needed() -> bool:
     if number is None:
         return False
     launcher = os.getppid()
-    with socket.socket(fileno=int(number)) as channel, named(NAME):
-        imports.load(os.environ)
+    with socket.socket(fileno=int(number)) as channel, named(LOADS):
+        _load(launcher)
         if _holds_a_gpu():
             logger().info("[FaultTolerance] its imports use the GPU, so that this rank is not started ahead")
             os._exit(0)
-        variables = _await_start(channel, launcher)
+        _say(channel)
+        with named(NAME):
+            variables = _await_start(channel, launcher)
     os.environ.clear()
     os.environ.update(variables)
     return True
+
+
+def _load(launcher: int) -> None:
+    os.environ[ENV_WARM_POOL] = "0"
+    try:
+        imports.load(os.environ, is_wanted=lambda: os.getppid() == launcher)
+    except FileNotFoundError:
+        os._exit(0)  # the restart has come first
 
 
 def _holds_a_gpu() -> bool:
@@ -62,8 +77,24 @@ def _await_start(channel: socket.socket, launcher: int) -> dict[str, str]:
     for received, own in zip(outputs, (1, 2), strict=True):
         os.dup2(received, own)
         os.close(received)
+    _forget_signals()
+    _say(channel)
     variables: dict[str, str] = json.loads(content)
     return variables
+
+
+def _say(channel: socket.socket) -> None:
+    try:
+        channel.sendall(WORD)
+    except OSError:
+        os._exit(0)  # nobody is there to hear
+
+
+def _forget_signals() -> None:
+    """What the launcher's shield has held back was not for a rank; what comes from here on is."""
+    held_back = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    while signal.sigtimedwait(held_back, 0):
+        pass
 
 
 @contextlib.contextmanager
