@@ -9,10 +9,9 @@ from nemo_resiliency_plugins.runtime.log import logger
 
 
 @contextlib.contextmanager
-def told_if_not_left(what: str) -> Iterator[None]:
+def told_if_not_left(what: str, then: str = "the retry policy may count wrong") -> Iterator[None]:
     """A full or read-only disk may not end a training, nor keep a rank from leaving; whoever reads is told less."""
     try:
         yield
     except OSError as error:
-        text = "cannot be left for others, and the retry policy may count wrong"
-        logger().warning("[FaultTolerance] %s %s: %s", what, text, error)
+        logger().warning("[FaultTolerance] %s cannot be left for others, and %s: %s", what, then, error)

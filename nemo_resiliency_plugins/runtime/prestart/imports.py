@@ -57,7 +57,7 @@ def tell() -> None:
     packages = os.environ[ENV_IMPORTS].split(",")
     modules = list(sys.modules.items())
     names = [name for name, module in modules if _is_of(name, packages) and getattr(module, "__spec__", None)]
-    with told_if_not_left("what a restart may load ahead"):
+    with told_if_not_left("what a restart may load ahead", "no rank is started ahead"):
         told = json.dumps({"modules": names, "surroundings": _surroundings})
         write_atomically(told_path(Path(room), os.environ["LOCAL_RANK"]), told)
 

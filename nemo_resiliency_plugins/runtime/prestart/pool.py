@@ -26,7 +26,7 @@ OWN_PACKAGE = __name__.partition(".prestart")[0]
 DELAY_S = 5.0
 """Seconds from a rank's first step until its replacement starts: the first steps have the processors to themselves."""
 LOOK_S = 0.5
-HAND_OVER_S = 10.0
+HAND_OVER_S, END_S = 10.0, 1.0
 OF_A_START = re.compile(r"MASTER_(ADDR|PORT)|(TORCHELASTIC|FT|NVRX|NRP)_\w+")
 """Variables that may differ between two starts of a rank. RANK is none of them: Lightning reads it as it is loaded."""
 
@@ -82,9 +82,11 @@ class Waiting:
             raise ConnectionResetError("it has ended")
 
     def end(self) -> None:
+        """One that sleeps in the kernel, for a file system that is gone say, holds nobody."""
         self._channel.close()
         self.process.kill()
-        self.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_S)
 
 
 class Pool:
