@@ -1,8 +1,6 @@
-"""How long after a fault the training runs again in its processes, beside an in-job restart and a requeue.
+"""How long after a fault the training runs again in its processes, with the script and the faults of ``recovery``.
 
-The same script and fault everywhere, in the same run: ranks that this benchmark starts itself under in-process restart,
-ft_launcher with FaultTolerancePlugin's settings, and with ``--slurm`` a requeue on the testbed, where the site's
-``cred_expire`` costs 5 s and at a usual site 120 s. Writes ``build/bench.json`` under ``inprocess.``.
+This benchmark starts the ranks itself, one of them a spare. Writes ``build/bench.json`` under ``inprocess.``.
 """
 
 from __future__ import annotations
@@ -19,10 +17,9 @@ from typing import Any
 
 from nemo_resiliency_plugins.contract import variable
 from nemo_resiliency_plugins.runtime.rendezvous import free_port
-from tests.benchmarks import faulted, slurm_recovery
-from tests.benchmarks.report import medians, repeat, save, show
+from tests.benchmarks import faulted
+from tests.benchmarks.report import repeat, save, show
 from tests.harness import JOB_ID, LAUNCH, Traces, clean_env, wait_for
-from tests.slurm.testbed import Cluster
 
 RANKS, SPARES = faulted.RANKS, 1
 FAULT = {kind: faulted.each([kind], faulted.SOON) for kind in faulted.FAULTS}
@@ -99,39 +96,21 @@ def parts_of(started: Traces, previous: float) -> Iterator[tuple[str, float]]:
         previous = moment
 
 
-def requeued(cluster: Cluster, root: Path, fault: str) -> float:
-    return slurm_recovery.measure(slurm_recovery.torchrun(cluster, root, FAULT[fault], restarts=0))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--slurm", type=Path, help="the root of a testbed that is up, for the requeue")
     parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
     options = parser.parse_args()
     os.environ.update(clean_env({}))
-    in_job = repeat("in-job restart", options.repeats, lambda root: faulted.measure(faulted.ours(root)))
     found: dict[str, list[float]] = {}
     parts: dict[str, dict[str, float]] = {}
     for fault in FAULT:
         key = f"inprocess.{fault}.fault_to_step_s"
         runs = repeat(key, options.repeats, lambda root, kind=fault: measure(in_process(root, kind)))
         found[key] = [each.total_s for each in runs]
-        found[f"inprocess.{fault}.in_job_restart_s"] = [run[fault].total_s for run in in_job]
         parts[key] = {part: statistics.median(each.parts[part] for each in runs) for part in runs[0].parts}
-    if options.slurm is not None:
-        cluster = Cluster(options.slurm)
-        for fault in ("exception", "kill"):
-            key = f"inprocess.{fault}.requeue_s"
-            found[key] = repeat(key, options.repeats, lambda root, kind=fault: requeued(cluster, root, kind))
-    typical = medians(found)
-    ratios = {
-        f"inprocess.{fault}.in_job_over_in_process": typical[f"inprocess.{fault}.in_job_restart_s"]
-        / typical[f"inprocess.{fault}.fault_to_step_s"]
-        for fault in FAULT
-    }
-    show(found, parts, ratios)
-    save(options.output, found, parts, ratios)
+    show(found, parts, {})
+    save(options.output, found, parts, {})
 
 
 if __name__ == "__main__":
