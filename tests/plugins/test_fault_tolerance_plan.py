@@ -48,6 +48,7 @@ NON_DEFAULT: dict[str, Any] = {
     "start_skew_s": 42.0,
     "trains": 1,
     "spare_nodes": 1,
+    "prestart_imports": [],
 }
 
 
@@ -155,6 +156,8 @@ def value_for(name: str) -> Any:
         ("rank_section_timeouts", {"step": -1}),
         ("rank_section_timeouts", {"a b": 1}),
         ("rank_section_timeouts", [1]),
+        ("prestart_imports", "torch"),
+        ("prestart_imports", ["torch", "no package"]),
         ("rank_section_timeouts", {"out_of_section": 5}),
         ("workload_check_interval", 0),
         ("simulated_fault_type", "hang"),

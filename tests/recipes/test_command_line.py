@@ -29,6 +29,7 @@ FUNCTIONS = "script_args_converter_fn"
 OTHER = {bool: "false", int: "7", float: "7.5", str: "torch_dist"}
 SPECIAL: dict[str, tuple[str, Any]] = {
     "rank_section_timeouts": ("{'step': 61.5}", {"step": 61.5}),
+    "prestart_imports": ("['torch', 'megatron.core']", ["torch", "megatron.core"]),
     "signal": ("USR2", "USR2"),
     "overrides": ("megatron_bridge", "megatron_bridge"),
     "fault_script": ("kill@1:23,hang@0:42", "kill@1:23,hang@0:42"),

@@ -31,7 +31,8 @@ LATENCY_S = 2.0
 
 def shielded(ranks: int, restarts: int) -> list[str]:
     """As the node script starts it."""
-    return [sys.executable, "-m", "nemo_resiliency_plugins.runtime.shield", "SIGTERM", *ft_launcher(ranks, restarts)]
+    own = ["-m", "nemo_resiliency_plugins.runtime.launcher", "--shield=SIGTERM"]
+    return [sys.executable, *own, *ft_launcher(ranks, restarts)]
 
 
 def pids(job: Job, cycle: int = 0) -> list[int]:

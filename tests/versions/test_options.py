@@ -44,7 +44,7 @@ FAULTS = {
     "rank_out_of_section_timeout": 33,
     "workload_check_interval": 0.75,
 }
-SINCE_0_6 = {"enable_nic_healthcheck": False, "numa_bind_strict": False}
+SINCE_0_6 = {"enable_nic_healthcheck": False, "numa_bind_strict": False, "gpu_memory_poll_interval": 0.1}
 NODES, RANKS = 2, 4
 Parsed = dict[str, Any]
 
