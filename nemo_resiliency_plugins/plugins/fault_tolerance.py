@@ -52,7 +52,7 @@ A_LIMIT_OR_INF: Rule = (
 A_LIST_OF_PACKAGES: Rule = (
     lambda value: isinstance(value, list) and all(isinstance(each, str) and is_package(each) for each in value),
     "must be a list of names of packages",
-    "Give such as ['torch', 'megatron.core'], or [] for no ranks that are started ahead.",
+    "Give names such as ['torch', 'megatron.core'], or [] to start no rank ahead.",
 )
 
 
