@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from nemo_resiliency_plugins.runtime.prestart.waiting import NAME
 from tests.harness import ENABLED, SCRIPTS, Job, ended_afterwards, ft_launcher, run, start, wait_for
 from tests.runtime.conftest import Jobs
 
+pytestmark = pytest.mark.slow
 RANKS, HELD_AT = 2, 6
 STEPS = ("--steps", "12", "--every", "4", "--hold-at", str(HELD_AT))
 GPU_USER = """
