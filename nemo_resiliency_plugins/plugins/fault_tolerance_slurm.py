@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import nemo_run as run
 
 from nemo_resiliency_plugins.config import FaultToleranceConfig, InProcessRestartConfig
+from nemo_resiliency_plugins.config.rules import changed_fields
 from nemo_resiliency_plugins.contract import Kind
-from nemo_resiliency_plugins.errors import ConfigError, ConflictError
+from nemo_resiliency_plugins.errors import ConfigError, ConflictError, UnsupportedError
 from nemo_resiliency_plugins.plugins import on_slurm
-from nemo_resiliency_plugins.plugins.edits import AddSrunArguments, Edit, SetField
+from nemo_resiliency_plugins.plugins.edits import AddSrunArguments, Edit, Note, SetField
 
 if TYPE_CHECKING:
     from nemo_resiliency_plugins.plugins.fault_tolerance import FaultTolerancePlugin
@@ -28,9 +29,21 @@ def plan(plugin: FaultTolerancePlugin, task: run.Script | run.Partial, executor:
         owner, task, executor, claims=claims(plugin), trains=plugin.trains, strict=plugin.strict, kind=Kind.FT
     )
     refuse_what_cannot_work(plugin, executor)
+    yield from ahead_of_no_restart(plugin, owner)
     if plugin.spare_nodes:
         yield SetField(owner, "additional_parameters", {**(executor.additional_parameters or {}), "no_kill": True})
         yield AddSrunArguments(owner, SURVIVE_A_LOST_NODE, plugin.trains)
+
+
+def ahead_of_no_restart(plugin: FaultTolerancePlugin, owner: str) -> Iterator[Edit]:
+    """A note, aloud; under ``strict`` raises UnsupportedError."""
+    imports = changed_fields(plugin).get("prestart_imports")
+    if not imports or plugin.num_in_job_restarts:
+        return
+    rule, remedy = "has no effect with num_in_job_restarts=0", "Allow restarts in the job, or leave it at its default."
+    if plugin.strict:
+        raise UnsupportedError(f"{owner}.prestart_imports", imports, rule, remedy)
+    yield Note(owner, f"prestart_imports={imports!r} {rule}. {remedy}", warn=True)
 
 
 def refuse_what_cannot_work(plugin: FaultTolerancePlugin, executor: run.SlurmExecutor) -> None:

@@ -133,6 +133,16 @@ def test_every_field_reaches_the_job(name: str, tmp_path: Path) -> None:
         assert list(map(repr, usual)) != list(map(repr, changed))
 
 
+def test_imports_ahead_of_no_restart_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fields: dict[str, Any] = {"num_in_job_restarts": 0, "prestart_imports": ["torch", "wave"]}
+    task = run.Script("train.py", entrypoint="python")
+    with pytest.raises(UnsupportedError, match=r"prestart_imports=.*has no effect with num_in_job_restarts=0"):
+        FaultTolerancePlugin(**fields, strict=True).plan(task, slurm_group(tmp_path))
+    FaultTolerancePlugin(num_in_job_restarts=0, strict=True).plan(task, slurm_group(tmp_path))
+    FaultTolerancePlugin(**fields).setup(task, slurm_group(tmp_path))
+    assert "has no effect with num_in_job_restarts=0" in caplog.text
+
+
 def slurm_group(tmp_path: Path) -> run.SlurmExecutor:
     executor = run.SlurmExecutor(account="a", packager=CODE_IS_THERE, nodes=3, job_dir=str(tmp_path))
     executor.run_as_group = True
