@@ -1,13 +1,15 @@
 """Whether the simulation behind the goodput figures is right where it can be tried: three kills on the testbed.
 
-The simulation is given what a kill costs, measured in runs of their own, the length of an undisturbed step and the
-steps of the kills. Writes ``goodput.predicted_over_measured``; the exit code is 1 where it is off by more than 10 %.
+The simulation is given what a kill costs by ``slurm_recovery`` (``build/bench.json``), the length of an undisturbed
+step and the steps of the kills. Writes ``goodput.predicted_over_measured``; the exit code is 1 where it is off by more
+than 10 %.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import math
 import os
 import statistics
@@ -15,25 +17,23 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.benchmarks import report, slurm_recovery
+from tests.benchmarks import report
+from tests.benchmarks.faulted import STEPS
 from tests.benchmarks.goodput import Failures, Stack, simulate
+from tests.benchmarks.slurm_jobs import CLUSTER_ROOT, ours
 from tests.harness import StepLine, clean_env, wait_for
 from tests.slurm.testbed import Cluster
 
-KILLS, STEPS = (60, 120, 180), slurm_recovery.STEPS
+KILLS = (60, 120, 180)
 MOST_OFF = 0.1
 
 
 def three_kills(cluster: Cluster, root: Path) -> list[StepLine]:
     """What rank 0 has done from its first step to its last."""
     faults = ",".join(f"kill@1:{step}" for step in KILLS)
-    started = slurm_recovery.ours(cluster, root, faults)
-    try:
-        wait_for(lambda: started.traces.events("finished"), deadline_s=180, what="the end of the training")
-    finally:
-        cluster.cancel(started.job_id)
-        cluster.wait_for_end(started.job_id)
-    return started.traces.steps(0)
+    started = ours(cluster, root, faults)
+    wait_for(lambda: started.events("finished"), deadline_s=180, what="the end of the training")
+    return started.steps(0)
 
 
 def step_s(lines: list[StepLine]) -> float:
@@ -57,27 +57,22 @@ def failures(step: float, recovery: float) -> Failures:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
     options = parser.parse_args()
     os.environ.update(clean_env({}))
-    cluster = Cluster(slurm_recovery.CLUSTER_ROOT)
+    kill_s = json.loads(options.output.read_text())["kill_slurm.ours_s"]
+    cluster = Cluster(CLUSTER_ROOT)
     cluster.start()
     try:
-        kills = report.repeat(
-            "one kill",
-            options.repeats,
-            lambda root: slurm_recovery.measure(slurm_recovery.ours(cluster, root, slurm_recovery.LATE_KILL)),
-        )
         [lines] = report.repeat("three kills", 1, lambda root: three_kills(cluster, root))
     finally:
         cluster.stop()
     step = step_s(lines)
-    recovery = statistics.median(kills) - step  # a recovery ends with the first new step
+    recovery = kill_s - step  # a recovery ends with the first new step
     stack = Stack({"crash": recovery}, stall_s=0.0, durable_s=0.0)
     predicted = simulate((STEPS - 1) * step, failures(step, recovery), stack, step)
     ratio = predicted / (lines[-1].time - lines[0].time)
-    report.show({"goodput.one_kill_s": kills}, {}, {"goodput.predicted_over_measured": ratio})
+    report.show({}, {}, {"goodput.predicted_over_measured": ratio})
     report.save(options.output, {}, {}, {"goodput.predicted_over_measured": round(ratio, 3)})
     sys.exit(abs(ratio - 1) > MOST_OFF)
 

@@ -1,6 +1,7 @@
 """How long after a fault the training runs again in its processes, with the script and the faults of ``recovery``.
 
-This benchmark starts the ranks itself, one of them a spare. Writes ``build/bench.json`` under ``inprocess.``.
+Ranks that this benchmark starts itself, some of them spares, meet one fault after another. Writes ``build/bench.json``
+under ``inprocess.``.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from tests.benchmarks import faulted
 from tests.benchmarks.report import repeat, save, show
 from tests.harness import JOB_ID, LAUNCH, Traces, clean_env, wait_for
 
-RANKS, SPARES = faulted.RANKS, 1
-FAULT = {kind: faulted.each([kind], faulted.SOON) for kind in faulted.FAULTS}
+FAULTS = ("exception", "kill", "hang")
+RANKS, SPARES = faulted.RANKS, 2
+"""The last two faults take a rank each."""
 FIELDS = {
     "enabled": "true",
     "granularity": "rank",
@@ -40,6 +42,7 @@ FIELDS = {
 """A limit as long as that of the other variants; NVRx's defaults for the intervals are 1 s each."""
 MOMENTS = [("others noticed", "life_ended", 0), ("rank given up", "ranks_lost", 0), ("met again", "life_began", 1)]
 MOMENTS += [("setup and load", "resumed", 1), ("first step", "first_step", 1)]
+"""Each with its event and how many lives after that of the fault it is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,13 +57,13 @@ class Started(Traces):
             process.wait()
 
 
-def in_process(root: Path, fault: str) -> Started:
+def in_process(root: Path) -> Started:
     """As srun would start them: each rank by itself."""
     port = str(free_port())
     common = {variable("inprocess", name): value for name, value in FIELDS.items()}
     common |= {"NRP_DIR": str(root / "nrp"), "NRP_JOB_ID": JOB_ID, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     common |= {"WORLD_SIZE": str(RANKS + SPARES), "TORCH_CPP_LOG_LEVEL": "error"}
-    common[variable("fault_tolerance", "fault_script")] = FAULT[fault]
+    common[faulted.FAULT_SCRIPT] = faulted.each(FAULTS, faulted.SOON)
     command = [sys.executable, *LAUNCH, faulted.SCRIPT, "--root", str(root), "--steps", str(faulted.STEPS)]
     with (root / "log.txt").open("ab") as log:
         processes = [
@@ -72,28 +75,36 @@ def in_process(root: Path, fault: str) -> Started:
     return Started(root, root / "nrp", processes)
 
 
-def measure(started: Any) -> faulted.Measured:
-    """Seconds from the fault to the first new step on every active rank."""
+def measure(started: Started) -> dict[str, faulted.Measured]:
+    """Seconds from each fault to the first new step on every active rank."""
     try:
-        wait_for(lambda: all(new_steps(started, rank) for rank in range(RANKS)), deadline_s=120, what="a new step")
+        wait_for(
+            lambda: all(faulted.steps_since(started, rank, len(FAULTS)) for rank in range(RANKS)),
+            deadline_s=120,
+            what="a step after the last fault",
+        )
     finally:
         started.end()
-    [fault] = started.events("fault_injected")
-    total = max(new_steps(started, rank)[0].time for rank in range(RANKS)) - fault["time"]
-    return faulted.Measured(total, dict(parts_of(started, fault["time"])))
+    return {kind: after_fault(started, life) for life, kind in enumerate(FAULTS)}
 
 
-def new_steps(started: Any, rank: int) -> list[Any]:
-    return faulted.steps_since(started, rank, 1)
+def after_fault(started: Started, life: int) -> faulted.Measured:
+    [fault] = [event for event in started.events("fault_injected") if life_of(event) == life]
+    after = [faulted.steps_since(started, rank, life + 1)[0].time for rank in range(RANKS)]
+    return faulted.Measured(max(after) - fault["time"], dict(parts_of(started, life, fault["time"])))
 
 
-def parts_of(started: Traces, previous: float) -> Iterator[tuple[str, float]]:
+def parts_of(started: Traces, life: int, previous: float) -> Iterator[tuple[str, float]]:
     """Seconds from one moment to the next; of events of several ranks the last counts."""
-    for label, name, cycle in MOMENTS:
-        times = [event["time"] for event in started.events(name) if event.get("iteration", event["cycle"]) == cycle]
+    for label, name, later in MOMENTS:
+        times = [event["time"] for event in started.events(name) if life_of(event) == life + later]
         moment = max([*times, previous])
         yield label, moment - previous
         previous = moment
+
+
+def life_of(event: dict[str, Any]) -> int:
+    return int(event.get("iteration", event["cycle"]))
 
 
 def main() -> None:
@@ -102,13 +113,13 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
     options = parser.parse_args()
     os.environ.update(clean_env({}))
+    runs = repeat("inprocess", options.repeats, lambda root: measure(in_process(root)))
     found: dict[str, list[float]] = {}
     parts: dict[str, dict[str, float]] = {}
-    for fault in FAULT:
-        key = f"inprocess.{fault}.fault_to_step_s"
-        runs = repeat(key, options.repeats, lambda root, kind=fault: measure(in_process(root, kind)))
-        found[key] = [each.total_s for each in runs]
-        parts[key] = {part: statistics.median(each.parts[part] for each in runs) for part in runs[0].parts}
+    for fault in FAULTS:
+        key, times = f"inprocess.{fault}.fault_to_step_s", [run[fault] for run in runs]
+        found[key] = [each.total_s for each in times]
+        parts[key] = {part: statistics.median(each.parts[part] for each in times) for part in times[0].parts}
     show(found, parts, {})
     save(options.output, found, parts, {})
 

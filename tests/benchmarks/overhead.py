@@ -26,58 +26,63 @@ RANKS = torch.cuda.device_count() or 2
 STEPS = {33: 300, 1: 3000}
 """By the milliseconds of a step."""
 TRACED = 100 if torch.cuda.is_available() else 0
-VARIANTS = ("bare", "ours", "ours_host_side", "stock")
+VARIANTS = ("bare", "ours", "stock", *(["ours_host_side"] if TRACED else []))
 
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """The mean step, and how often the host waited for the GPU in a step, by the call of the CUDA runtime.
+    """The mean step by its length, and how often in a step the host waited for the GPU, by call of the CUDA runtime.
 
     Of the waits of *ours* and *stock* nothing is known: torch's profiler sees none while NVRx's detector is on. That is
     all that *ours_host_side* leaves out.
     """
 
-    step_us: float
+    step_us: dict[int, float]
     waits: dict[str, float]
 
 
-def loop(root: Path, variant: str, step_ms: int) -> Loop:
+def loop(root: Path, variant: str) -> Loop:
     """The mean is of all steps but the slowest hundredth, in which the machine did something else."""
     launcher = [program("ft_launcher"), *STOCK_FLAGS, "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
     numbers = ["--nnodes=1", f"--nproc-per-node={RANKS}", "--max-restarts=0"]
-    script = [str(SCRIPT), "--root", str(root), "--loop", variant, "--step-ms", str(step_ms)]
-    counts = ["--steps", str(STEPS[step_ms]), "--traced", str(TRACED)]
-    spawn(root, [*launcher, *numbers, *LAUNCH, *script, *counts], HERE).succeed(180.0)
+    script = [str(SCRIPT), "--root", str(root), "--loop", variant, "--steps", json.dumps(STEPS)]
+    spawn(root, [*launcher, *numbers, *LAUNCH, *script, "--traced", str(TRACED)], HERE).succeed(180.0)
     found = json.loads((root / "found.json").read_text())
-    took = sorted(found["took"])
     waits = {name: count / TRACED for name, count in found["waits"].items()}
-    return Loop(statistics.mean(took[: len(took) * 99 // 100]) * 1e6, waits)
+    return Loop({step_ms: mean_us(found["took"][str(step_ms)]) for step_ms in STEPS}, waits)
+
+
+def mean_us(took: list[float]) -> float:
+    return statistics.mean(sorted(took)[: len(took) * 99 // 100]) * 1e6
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
     options = parser.parse_args()
     os.environ.update(clean_env({}))
     found: dict[str, list[float]] = {}
     waits: dict[str, dict[str, float]] = {}
-    costs: dict[str, float] = {}
-    for step_ms in STEPS:
-        for variant in VARIANTS:
-            key = f"overhead.{variant}_step_{step_ms}_ms_us"
-            loops = report.repeat(key, options.repeats, lambda root, how=variant, ms=step_ms: loop(root, how, ms))
-            found[key] = [each.step_us for each in loops]
-            waits[key] = loops[0].waits
-            print(key, found[key], waits[key] or "", flush=True)
-        typical = {
-            variant: statistics.median(found[f"overhead.{variant}_step_{step_ms}_ms_us"]) for variant in VARIANTS
-        }
-        for variant in VARIANTS[1:]:
-            key = f"overhead.{variant}_us_per_step" + ("" if step_ms == 33 else f"_{step_ms}_ms")
-            costs[key] = round(typical[variant] - typical["bare"], 1)
+    for variant in VARIANTS:
+        loops = report.repeat(f"overhead.{variant}", options.repeats, lambda root, how=variant: loop(root, how))
+        waits[f"overhead.{variant}"] = loops[0].waits
+        for step_ms in STEPS:
+            found[key_of(variant, step_ms)] = [each.step_us[step_ms] for each in loops]
+        print(variant, [each.step_us for each in loops], loops[0].waits or "", flush=True)
+    costs = {
+        f"overhead.{variant}_us_per_step" + ("" if step_ms == 33 else f"_{step_ms}_ms"): round(
+            statistics.median(found[key_of(variant, step_ms)]) - statistics.median(found[key_of("bare", step_ms)]), 1
+        )
+        for variant in VARIANTS[1:]
+        for step_ms in STEPS
+    }
     report.show(found, {}, costs)
     report.save(options.output, found, waits, costs)
+
+
+def key_of(variant: str, step_ms: int) -> str:
+    return f"overhead.{variant}_step_{step_ms}_ms_us"
 
 
 if __name__ == "__main__":

@@ -38,15 +38,15 @@ FAR = 1 << 30
 class Work:
     """A training step of about ``step_s``: real passes and a real optimizer, and a wait for the rest of the time."""
 
-    def __init__(self, step_s: float, device: torch.device) -> None:
+    def __init__(self, device: torch.device) -> None:
         torch.manual_seed(1)
-        self._step_s, self._device = step_s, device
+        self.step_s = 0.0
         self.model = DistributedDataParallel(nn.Linear(64, 64, device=device))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-6)
         self._batch = torch.ones(8, 64, device=device)
 
     def step(self) -> None:
-        end = time.perf_counter() + self._step_s
+        end = time.perf_counter() + self.step_s
         self.model(self._batch).square().mean().backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -121,8 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--loop", choices=LOOPS, required=True)
-    parser.add_argument("--step-ms", type=float, required=True)
-    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--steps", type=json.loads, required=True, help="how many, by the milliseconds of a step")
     parser.add_argument("--traced", type=int, default=0, help="further steps, which are profiled instead of timed")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -130,26 +129,28 @@ def main() -> None:
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     if device.type == "cuda":
         torch.cuda.set_device(dist.get_rank())
-    work = Work(options.step_ms / 1e3, device)
-    with LOOPS[options.loop](work, options.steps + options.traced + 1, options.root) as steps:
-        took = timed(work, itertools.islice(steps, options.steps))
+    work = Work(device)
+    total = sum(options.steps.values()) + options.traced + 1
+    with LOOPS[options.loop](work, total, options.root) as steps:
+        took = {step_ms: timed(work, step_ms, steps, count) for step_ms, count in options.steps.items()}
         waits = traced(work, itertools.islice(steps, options.traced)) if options.traced else Counter()
-        timed(work, steps)
+        for _ in steps:
+            work.step()
     if dist.get_rank() == 0:
-        found = {"took": took[options.steps // 10 :], "waits": waits}
-        (options.root / "found.json").write_text(json.dumps(found))
+        (options.root / "found.json").write_text(json.dumps({"took": took, "waits": waits}))
     dist.destroy_process_group()
 
 
-def timed(work: Work, steps: Iterable[int]) -> list[float]:
-    """Seconds from the end of a step to the end of the next."""
+def timed(work: Work, step_ms: str, steps: Iterator[int], count: int) -> list[float]:
+    """Seconds from the end of a step to the end of the next, the first tenth left out."""
+    work.step_s = float(step_ms) / 1e3
     took, last = [], time.perf_counter()
-    for _ in steps:
+    for _ in itertools.islice(steps, count):
         work.step()
         now = time.perf_counter()
         took.append(now - last)
         last = now
-    return took
+    return took[count // 10 :]
 
 
 def traced(work: Work, steps: Iterable[int]) -> Counter[str]:

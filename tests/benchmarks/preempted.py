@@ -45,16 +45,24 @@ def timed(vote: Callable[[], bool], ticks: list[float]) -> Callable[[], bool]:
 
 
 def loop(session: runtime.Session, options: argparse.Namespace, tick: Callable[[], bool] | None) -> float:
-    """Seconds of a step, with whatever is inside it."""
-    began = time.perf_counter()
-    for step in session.steps(0, options.steps):
+    """Seconds of a step, with whatever is inside it; then the ranks leave, those that listen because of a signal."""
+    began, step_s = time.perf_counter(), 0.0
+    for step in session.steps(0, 2 * options.steps):
         time.sleep(STEP_S)
         if tick is not None:
             tick()
-        if step == options.signal_at and dist.get_rank() == dist.get_world_size() - 1:
-            (options.root / "signalled").write_text(str(time.time()))
-            os.kill(os.getpid(), signal.SIGTERM)
-    return (time.perf_counter() - began) / options.steps
+        if step == options.steps:
+            step_s = (time.perf_counter() - began) / step
+            leave(session, options)
+    return step_s
+
+
+def leave(session: runtime.Session, options: argparse.Namespace) -> None:
+    if options.vote != "session":
+        session.stop()
+    elif dist.get_rank() == dist.get_world_size() - 1:
+        (options.root / "signalled").write_text(str(time.time()))
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> None:
@@ -62,7 +70,6 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--vote", choices=("session", "stock", "off"), required=True)
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--signal-at", type=int, default=-1)
     options = parser.parse_args()
     config = runtime.PreemptionConfig(exit_signal_handler=options.vote == "session")
     cuda = torch.cuda.is_available()
@@ -75,9 +82,8 @@ def main() -> None:
             preemption = session._features.preemption
             preemption.tick = timed(preemption.tick, ticks)  # type: ignore[method-assign]
         tick = timed(stock_vote(device), ticks) if options.vote == "stock" else None
-        step_s = loop(session, options, tick)
-    found = {"ticks": ticks, "step_s": step_s}
-    (options.root / f"figures-{dist.get_rank()}.json").write_text(json.dumps(found))
+        found = {"step_s": loop(session, options, tick), "ticks": ticks}
+        (options.root / f"figures-{dist.get_rank()}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
 
