@@ -7,6 +7,7 @@ without a session is watched as well. With ``--exec COMMAND ARGUMENTS`` the proc
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import importlib.machinery
 import json
@@ -28,7 +29,7 @@ from nemo_resiliency_plugins.contract import (
     unstartable_path,
     write_if_first,
 )
-from nemo_resiliency_plugins.runtime import watch, zero_code
+from nemo_resiliency_plugins.runtime import quick_end, watch, zero_code
 from nemo_resiliency_plugins.runtime.effective import resolve
 from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure, message_of
 from nemo_resiliency_plugins.runtime.identity import Identity
@@ -42,6 +43,7 @@ EXIT_GRACE_S = 60.0
 
 
 def main(arguments: list[str]) -> None:
+    atexit.register(quick_end.spare_the_search)  # before others register theirs, which run first
     prestarted = waiting.until_needed()
     imports.survey()
     arguments = decode_arguments(arguments)
@@ -85,6 +87,7 @@ def _ended(error: BaseException | None, own: int, identity: Identity, events: Ev
     if os.getpid() != own:
         return
     if error is None or exit_code(error) == 0:
+        atexit.unregister(quick_end.spare_the_search)
         events.emit("rank_left")
     else:
         zero_code.failed()

@@ -1,6 +1,7 @@
 """``python -m nemo_resiliency_plugins.runtime.launcher [--shield SIGNALS] [--prestart PACKAGES] LAUNCHER ARGUMENTS``.
 
-Runs a launcher that the signals do not reach, and that takes the ranks of a restart from processes started ahead.
+Runs a launcher that the signals do not reach, that takes the ranks of a restart from processes started ahead, and
+whose nodes meet without long pauses.
 
 At a preemption Slurm signals every process of the step. A launcher would die of some signals and cut its ranks short
 after others; here they stay pending, which also tells the ranks that Slurm was the sender. The ranks take the block
@@ -17,7 +18,9 @@ import runpy
 import signal
 import sys
 
+from nemo_resiliency_plugins.compat import rendezvous_pause
 from nemo_resiliency_plugins.runtime.prestart.pool import prestarted
+from nemo_resiliency_plugins.runtime.rendezvous import node_count
 
 
 def main() -> None:
@@ -28,6 +31,7 @@ def main() -> None:
     options = parser.parse_args()
     shield({signal.Signals[name] for name in options.shield})
     sys.argv = options.launcher
+    rendezvous_pause.shorten(sys.argv[0], node_count(os.environ))
     with prestarted(options.prestart) if options.prestart else contextlib.nullcontext():
         runpy.run_path(sys.argv[0], run_name="__main__")
 

@@ -74,7 +74,7 @@ class Node:
             kind=kind,
             task=int(env.get("SLURM_PROCID", "0")),
             number=int(env.get("SLURM_NODEID", "0")),
-            count=int(env.get("SLURM_STEP_NUM_NODES", env.get("SLURM_NNODES", "1"))),
+            count=rendezvous.node_count(env),
             attempt=Attempt.from_env(env),
             directory=Path(env[ENV_DIR]),
         )

@@ -23,6 +23,11 @@ INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 ALLOW_LOOPBACK = "NRP_ALLOW_LOOPBACK"
 
 
+def node_count(env: Mapping[str, str]) -> int:
+    """Of this Slurm step; 1 outside one."""
+    return int(env.get("SLURM_STEP_NUM_NODES", env.get("SLURM_NNODES", "1")))
+
+
 def publish(path: Path, host: str) -> str:
     """Choose a free port of this machine and write ``host:port`` to ``path``."""
     endpoint = f"{host}:{free_port()}"
