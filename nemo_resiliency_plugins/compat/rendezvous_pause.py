@@ -1,4 +1,7 @@
-"""How long a node sleeps before it asks again whether a rendezvous has gone on: 1 s, which a restart pays in full."""
+"""How long a node sleeps before it asks again whether a rendezvous has gone on, and how long it trusts the answer.
+
+By default 1 s each, which a restart pays in full.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,7 @@ def shorten(launcher: str, nodes: int) -> None:
             continue
         if hasattr(module, "_delay"):
             module._delay = _shorter(module._delay, pause_s)
+            _trust_shorter(module._BackendRendezvousStateHolder, pause_s)
         else:
             module.time = types.SimpleNamespace(**{**vars(time), "sleep": _shorter(time.sleep, pause_s)})
 
@@ -38,3 +42,9 @@ def shorten(launcher: str, nodes: int) -> None:
 def _shorter(wait: Any, pause_s: float) -> Any:
     """``wait``, but for what would be the usual pause."""
     return lambda seconds: wait(pause_s if seconds == USUAL_S else seconds)
+
+
+def _trust_shorter(state_holder: Any, pause_s: float) -> None:
+    """Its only parameter with a default is ``cache_duration``."""
+    if state_holder.__init__.__defaults__ == (USUAL_S,):
+        state_holder.__init__.__defaults__ = (pause_s,)

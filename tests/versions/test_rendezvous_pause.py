@@ -29,6 +29,9 @@ for name in rendezvous_pause.RENDEZVOUS.get(launcher.rpartition("/")[2], ()):
     for seconds in (1, 0.05, 2.5):
         wait(seconds)
     assert getattr(module, "time", time).monotonic() > 0
+    if hasattr(module, "_delay"):
+        holder = module._BackendRendezvousStateHolder(None, None)
+        assert holder._cache_duration == slept[0]
     found[name.rpartition(".")[2]], slept[:] = [*slept], []
 print(json.dumps(found))
 """
