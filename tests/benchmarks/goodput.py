@@ -102,11 +102,13 @@ def stack_at(gpus: int, name: str, measured: Mapping[str, float], *, at_scale: f
     """``at_scale``: times what grows with the number of GPUs."""
     larger = at_scale * (NCCL_INIT_S[gpus] + RENDEZVOUS_S[gpus] + LOAD_S)
     limit = (LIMIT_OURS_S if name == "ours" else LIMIT_STOCK_S) - LIMIT_MEASURED_S
-    crash = measured[f"kill_slurm.{name}_s"]
     # With a spare node ft_launcher goes on in the allocation; the document's flags have none, so Slurm requeues.
-    requeue = measured["requeue.stock_s"] + CRED_EXPIRE_USUAL_S - CRED_EXPIRE_MEASURED_S
-    node = crash if name == "ours" else requeue
-    recovery = {"crash": crash, "hang": measured[f"hang_slurm.{name}_s"] + limit, "node": node}
+    requeue = 0.0 if name == "ours" else CRED_EXPIRE_USUAL_S - CRED_EXPIRE_MEASURED_S
+    recovery = {
+        "crash": measured[f"kill_slurm.{name}_s"],
+        "hang": measured[f"hang_slurm.{name}_s"] + limit,
+        "node": measured[f"lost_node.{name}_s"] + requeue,
+    }
     return Stack({kind: seconds + larger for kind, seconds in recovery.items()}, STALL_S[name], DURABLE_S[name])
 
 

@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).with_name("overheads.py")
 PATHS = [str(SCRIPT.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
 HERE = {"GROUP_RANK": "0", "PYTHONPATH": os.pathsep.join(PATHS)}
 RANKS = torch.cuda.device_count() or 2
-STEPS = {33: 300, 1: 3000}
+STEPS = {33: 150, 1: 1500}
 """By the milliseconds of a step."""
 TRACED = 100 if torch.cuda.is_available() else 0
 VARIANTS = ("bare", "ours", "stock", *(["ours_host_side"] if TRACED else []))

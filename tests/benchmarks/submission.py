@@ -18,6 +18,7 @@ import nemo_run as run
 
 from nemo_resiliency_plugins import CheckpointPlugin, FaultTolerancePlugin, PreemptionPlugin, StragglerPlugin
 from tests.benchmarks import report
+from tests.benchmarks.faulted import SCRIPT
 
 NODES = (1, 1_000)
 IMPORTS = {
@@ -37,9 +38,13 @@ def import_ms(code: str) -> float:
 def parts_ms(nodes: int, root: Path) -> dict[str, float]:
     """All plugins that go together, for a training on so many nodes."""
     plugins = [FaultTolerancePlugin(), PreemptionPlugin(), CheckpointPlugin(async_save=True), StragglerPlugin()]
-    task = run.Script("train.py", entrypoint="python", args=["--steps", "100"])
+    task = run.Script(SCRIPT, entrypoint="python", args=["--steps", "100"])
     executor = run.SlurmExecutor(
-        account="me", nodes=nodes, ntasks_per_node=8, tunnel=run.LocalTunnel(job_dir=str(root))
+        account="me",
+        nodes=nodes,
+        ntasks_per_node=8,
+        tunnel=run.LocalTunnel(job_dir=str(root)),
+        packager=run.Packager(),
     )
     executor.assign("experiment", str(root), "task", "task")
     plan = milliseconds(lambda: [plugin.plan(task, executor) for plugin in plugins])
