@@ -36,7 +36,7 @@ def shut_down_store(port: int) -> int:
 def _ports(handle: int) -> set[int]:
     """Of both ends of a TCP connection."""
     try:
-        with socket.socket(fileno=os.dup(handle)) as copy:
+        with _copied(handle) as copy:
             is_tcp = copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM
             return {copy.getsockname()[1], copy.getpeername()[1]} if is_tcp else set()
     except OSError:
@@ -60,6 +60,19 @@ def _is_gloo(watched: list[int]) -> bool:
     return has_pipe and not is_libuv and any(_listens(handle) for handle in watched)
 
 
+@contextlib.contextmanager
+def _copied(handle: int) -> Iterator[socket.socket]:
+    """Raises OSError for what is no socket."""
+    copy = os.dup(handle)
+    try:
+        found = socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+    with found:
+        yield found
+
+
 def _target(handle: int | str) -> str:
     try:
         return str(Path(f"/proc/self/fd/{handle}").readlink())
@@ -69,7 +82,7 @@ def _target(handle: int | str) -> str:
 
 def _listens(handle: int) -> bool:
     try:
-        with socket.socket(fileno=os.dup(handle)) as copy:
+        with _copied(handle) as copy:
             return bool(copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
     except OSError:
         return False
@@ -77,7 +90,7 @@ def _listens(handle: int) -> bool:
 
 def _shut_down(handle: int) -> bool:
     try:
-        with socket.socket(fileno=os.dup(handle)) as copy:
+        with _copied(handle) as copy:
             copy.getpeername()  # raises for what is no connection
             copy.shutdown(socket.SHUT_RDWR)
             return True
