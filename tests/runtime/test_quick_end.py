@@ -26,7 +26,12 @@ class Noted:
     def __init__(self):
         self.me, self.file = self, open("noted.txt", "w")
 
-noted = Noted()
+class Proxy:
+    @property
+    def __class__(self):
+        raise RuntimeError("of nothing")
+
+noted, proxy = Noted(), Proxy()
 noted.file.write("in the script, ")
 atexit.register(lambda: noted.file.write("in a hook"))
 """
@@ -42,4 +47,5 @@ def test_what_is_part_of_a_cycle_is_written(tmp_path: Path, how: str) -> None:
     with ended_afterwards(job):
         assert job.wait(30.0) == code
     assert garbage in job.log
+    assert "of nothing" not in job.log
     assert (tmp_path / "noted.txt").read_text() == "in the script, in a hook"
