@@ -36,6 +36,8 @@ STEPS_PER_S = 2
 """That are done among so many faults, about, where the machine does nothing else."""
 STUCK_S = 240.0
 MANY = 1000
+GOES_ON = {"RUNNING", "PENDING", "COMPLETING", "PREEMPTED"}
+"""States of a job that has not ended, the last between its preemption and its requeue."""
 
 
 def trained(cluster: Cluster, root: Path, steps: int, step_s: float, *plugins: Any, **options: Any) -> Submitted:
@@ -106,7 +108,7 @@ KINDS: list[Callable[[Faults], None]] = [
 
 
 def has_ended(job: Submitted) -> bool:
-    return bool(job.events("finished")) or job.cluster.state(job.job_id) not in {"RUNNING", "PENDING", "COMPLETING"}
+    return bool(job.events("finished")) or job.cluster.state(job.job_id) not in GOES_ON
 
 
 def await_progress(job: Submitted, since: float) -> float | None:
@@ -118,7 +120,7 @@ def await_progress(job: Submitted, since: float) -> float | None:
         return times if len(times) > QUIET_STEPS or has_ended(job) else None
 
     times = wait_for(lambda: (found := later()) is not None and (found or [0.0]), deadline_s=STUCK_S, what="progress")
-    return None if has_ended(job) else times[0] - since
+    return times[0] - since if times[0] else None
 
 
 def disturb(cluster: Cluster, job: Submitted, seed: int, minutes: float) -> list[tuple[str, float]]:
