@@ -34,7 +34,7 @@ def shorten(launcher: str, nodes: int) -> None:
             continue
         if hasattr(module, "_delay"):
             module._delay = _shorter(module._delay, pause_s)
-            _trust_shorter(module._BackendRendezvousStateHolder, pause_s)
+            _trust_shorter(getattr(module, "_BackendRendezvousStateHolder", None), pause_s)
         else:
             module.time = types.SimpleNamespace(**{**vars(time), "sleep": _shorter(time.sleep, pause_s)})
 
@@ -45,6 +45,6 @@ def _shorter(wait: Any, pause_s: float) -> Any:
 
 
 def _trust_shorter(state_holder: Any, pause_s: float) -> None:
-    """Its only parameter with a default is ``cache_duration``."""
-    if state_holder.__init__.__defaults__ == (USUAL_S,):
+    """Its only parameter with a default is ``cache_duration``; a torch where it is another class keeps its own."""
+    if state_holder is not None and state_holder.__init__.__defaults__ == (USUAL_S,):
         state_holder.__init__.__defaults__ = (pause_s,)

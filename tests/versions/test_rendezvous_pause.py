@@ -38,6 +38,16 @@ print(json.dumps(found))
 LEGACY, BARRIER, TORCH = "_ft_rendezvous", "ft_rendezvous_barrier", "dynamic_rendezvous"
 
 
+OTHER_TORCH = """
+import importlib
+from nemo_resiliency_plugins.compat import rendezvous_pause
+[name] = rendezvous_pause.RENDEZVOUS["torchrun"]
+module = importlib.import_module(name)
+del module._BackendRendezvousStateHolder
+rendezvous_pause.shorten("torchrun", 1)
+"""
+
+
 def pauses(launcher: str, nodes: int, version: str = INSTALLED) -> dict[str, list[float]]:
     """What is slept where 1, 0.05 and 2.5 s would be."""
     command = [sys.executable, "-W", "ignore", "-c", LOOK, launcher, str(nodes)]
@@ -57,6 +67,12 @@ def test_every_rendezvous_of_ft_launcher(version: str) -> None:
     found = pauses("ft_launcher", 2, version)
     assert LEGACY in found or BARRIER in found
     assert set(map(tuple, found.values())) == {(0.1, 0.05, 2.5)}
+
+
+def test_a_torch_that_has_changed_inside_still_launches() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", OTHER_TORCH]
+    done = subprocess.run(command, env=clean_env({}), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_another_launcher_is_left_alone() -> None:
