@@ -6,7 +6,6 @@ Nothing here needs NeMo-Run, so that it also runs on a machine that has only tor
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import psutil
 import yaml
 
 from nemo_resiliency_plugins.compat import nvrx
+from tests.benchmarks.measured import Measured
 from tests.harness import ENABLED, LAUNCH, Job, program, spawn, wait_for
 
 SCRIPT = str(Path(__file__).with_name("train.py"))
@@ -36,14 +36,6 @@ FAULTS = ("kill", "exception", "hang")
 SOON, LATER = 10, 60
 """Steps between a start and its fault. 12 s after the first step of ours the ranks of the next start wait."""
 FAULT_SCRIPT = "NRP_FAULT_TOLERANCE__FAULT_SCRIPT"
-
-
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """Seconds from the fault to the first new step on every rank, and where they went (ours)."""
-
-    total_s: float
-    parts: dict[str, float]
 
 
 def ours(root: Path) -> Job:
@@ -108,8 +100,8 @@ def measure(job: Job, kinds: Sequence[str] = FAULTS) -> dict[str, Measured]:
 def after_fault(job: Job, cycle: int) -> Measured:
     """What followed the fault of this cycle."""
     [fault] = [event for event in job.events("fault_injected") if event["cycle"] == cycle]
-    total = max(steps_since(job, rank, cycle + 1)[0].time for rank in range(RANKS)) - fault["time"]
-    return Measured(total, breakdown(job, fault))
+    running = max(steps_since(job, rank, cycle + 1)[0].time for rank in range(RANKS))
+    return Measured.between(fault["time"], running, job.events())
 
 
 def kill(job: Job) -> None:
@@ -123,18 +115,6 @@ def kill(job: Job) -> None:
 
 def steps_since(job: Job, rank: int, cycle: int) -> list[Any]:
     return [line for line in job.steps(rank) if line.cycle >= cycle]
-
-
-def breakdown(job: Job, fault: dict[str, Any]) -> dict[str, float]:
-    """Seconds from one moment to the next; of events of several ranks the last counts."""
-    moments = [("noticed", "rank_ended", 0), ("process started", "rank_started", 1), ("imports", "session_started", 1)]
-    moments += [("setup and load", "resumed", 1), ("first step", "first_step", 1)]
-    parts, previous = {}, fault["time"]
-    for label, name, later in moments:
-        times = [event["time"] for event in job.events(name) if event["cycle"] == fault["cycle"] + later]
-        parts[label] = max(times, default=previous) - previous
-        previous += parts[label]
-    return parts
 
 
 def cold_start(root: Path) -> float:

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from tests.benchmarks import faulted, report
+from tests.benchmarks.measured import Recoveries
 from tests.harness import clean_env, program
 
 RANKS = 2
@@ -36,8 +37,8 @@ class Findings:
 
     def __init__(self, output: Path) -> None:
         self.output = output
-        self.found: dict[str, list[float]] = {}
-        self.parts: dict[str, dict[str, float]] = {}
+        self.recoveries = Recoveries()
+        self.found = self.recoveries.found
         self.told: dict[str, Any] = {}
         self.wrong: list[str] = []
 
@@ -65,7 +66,7 @@ class Findings:
         }
 
     def save(self) -> None:
-        report.save(self.output, self.found, self.parts, {**self.ratios(), **self.told})
+        report.save(self.output, self.found, self.recoveries.parts, {**self.ratios(), **self.told})
 
 
 def recovery(findings: Findings, repeats: int) -> None:
@@ -74,11 +75,8 @@ def recovery(findings: Findings, repeats: int) -> None:
         runs = report.repeat(name, repeats, lambda root, go=start: faulted.measure(go(root)))
         for fault in faulted.FAULTS:
             key = f"gpu.{fault}.{name}_s"
-            findings.found[key] = [run[fault].total_s for run in runs]
+            findings.recoveries.add(key, [run[fault] for run in runs])
             print(key, findings.found[key], flush=True)
-            if name == "ours":
-                times = [run[fault].parts for run in runs]
-                findings.parts[key] = {part: statistics.median(each[part] for each in times) for part in times[0]}
     findings.found["gpu.cold_start_s"] = report.repeat("gpu.cold_start_s", repeats, faulted.cold_start)
 
 
@@ -140,7 +138,7 @@ def main() -> None:
             findings.is_wrong(f"{name}: {error}")
         print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
         findings.save()
-    report.show(findings.found, findings.parts, findings.ratios())
+    report.show(findings.found, findings.recoveries.parts, findings.ratios())
     print("did not work:", *findings.wrong or ["nothing"], sep="\n")
     sys.exit(bool(findings.wrong))
 

@@ -6,20 +6,17 @@ under ``inprocess.``.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import os
-import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from nemo_resiliency_plugins.contract import variable
 from nemo_resiliency_plugins.runtime.rendezvous import free_port
 from tests.benchmarks import faulted
-from tests.benchmarks.report import repeat, save, show
+from tests.benchmarks.measured import Measured, Moment, Recoveries
+from tests.benchmarks.report import arguments, repeat, save, show
 from tests.harness import JOB_ID, LAUNCH, Traces, clean_env, wait_for
 
 FAULTS = ("exception", "kill", "hang")
@@ -40,9 +37,14 @@ FIELDS = {
     "last_call_wait": "0.25",
 }
 """A limit as long as that of the other variants; NVRx's defaults for the intervals are 1 s each."""
-MOMENTS = [("others noticed", "life_ended", 0), ("rank given up", "ranks_lost", 0), ("met again", "life_began", 1)]
-MOMENTS += [("setup and load", "resumed", 1), ("first step", "first_step", 1)]
-"""Each with its event and how many lives after that of the fault it is."""
+MOMENTS = (
+    Moment("others noticed", "life_ended"),
+    Moment("rank given up", "ranks_lost"),
+    Moment("met again", "life_began"),
+    Moment("set-up", "load_began"),
+    Moment("load", "resumed"),
+    Moment("first step", "first_step"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +77,8 @@ def in_process(root: Path) -> Started:
     return Started(root, root / "nrp", processes)
 
 
-def measure(started: Started) -> dict[str, faulted.Measured]:
-    """Seconds from each fault to the first new step on every active rank."""
+def measure(started: Started) -> dict[str, Measured]:
+    """From each fault to the first new step on every active rank."""
     try:
         wait_for(
             lambda: all(faulted.steps_since(started, rank, len(FAULTS)) for rank in range(RANKS)),
@@ -88,19 +90,10 @@ def measure(started: Started) -> dict[str, faulted.Measured]:
     return {kind: after_fault(started, life) for life, kind in enumerate(FAULTS)}
 
 
-def after_fault(started: Started, life: int) -> faulted.Measured:
+def after_fault(started: Started, life: int) -> Measured:
     [fault] = [event for event in started.events("fault_injected") if life_of(event) == life]
-    after = [faulted.steps_since(started, rank, life + 1)[0].time for rank in range(RANKS)]
-    return faulted.Measured(max(after) - fault["time"], dict(parts_of(started, life, fault["time"])))
-
-
-def parts_of(started: Traces, life: int, previous: float) -> Iterator[tuple[str, float]]:
-    """Seconds from one moment to the next; of events of several ranks the last counts."""
-    for label, name, later in MOMENTS:
-        times = [event["time"] for event in started.events(name) if life_of(event) == life + later]
-        moment = max([*times, previous])
-        yield label, moment - previous
-        previous = moment
+    running = max(faulted.steps_since(started, rank, life + 1)[0].time for rank in range(RANKS))
+    return Measured.between(fault["time"], running, started.events(), MOMENTS)
 
 
 def life_of(event: dict[str, Any]) -> int:
@@ -108,20 +101,13 @@ def life_of(event: dict[str, Any]) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
-    options = parser.parse_args()
-    os.environ.update(clean_env({}))
+    options = arguments(__doc__)
     runs = repeat("inprocess", options.repeats, lambda root: measure(in_process(root)))
-    found: dict[str, list[float]] = {}
-    parts: dict[str, dict[str, float]] = {}
+    recoveries = Recoveries()
     for fault in FAULTS:
-        key, times = f"inprocess.{fault}.fault_to_step_s", [run[fault] for run in runs]
-        found[key] = [each.total_s for each in times]
-        parts[key] = {part: statistics.median(each.parts[part] for each in times) for part in times[0].parts}
-    show(found, parts, {})
-    save(options.output, found, parts, {})
+        recoveries.add(f"inprocess.{fault}.fault_to_step_s", [run[fault] for run in runs])
+    show(recoveries.found, recoveries.parts, {})
+    save(options.output, recoveries.found, recoveries.parts, {})
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ benchmark of its own. Writes ``build/bench.json`` (``overhead.*``; microseconds 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
@@ -17,7 +16,7 @@ import torch
 
 from tests.benchmarks import report
 from tests.benchmarks.faulted import STOCK_FLAGS
-from tests.harness import LAUNCH, clean_env, program, spawn
+from tests.harness import LAUNCH, program, spawn
 
 SCRIPT = Path(__file__).with_name("overheads.py")
 PATHS = [str(SCRIPT.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -26,15 +25,15 @@ RANKS = torch.cuda.device_count() or 2
 STEPS = {33: 150, 1: 1500}
 """By the milliseconds of a step."""
 TRACED = 100 if torch.cuda.is_available() else 0
-VARIANTS = ("bare", "ours", "stock", *(["ours_host_side"] if TRACED else []))
+VARIANTS = ("bare", "ours", "stock", *(["detector", "ours_host_side"] if TRACED else []))
 
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
     """The mean step by its length, and how often in a step the host waited for the GPU, by call of the CUDA runtime.
 
-    Of the waits of *ours* and *stock* nothing is known: torch's profiler sees none while NVRx's detector is on. That is
-    all that *ours_host_side* leaves out.
+    Only of *bare* and *ours_host_side* anything is known of the waits: torch's profiler sees none while NVRx's detector
+    is on. That is all that *ours_host_side* leaves out.
     """
 
     step_us: dict[int, float]
@@ -57,11 +56,7 @@ def mean_us(took: list[float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
-    options = parser.parse_args()
-    os.environ.update(clean_env({}))
+    options = report.arguments(__doc__)
     found: dict[str, list[float]] = {}
     waits: dict[str, dict[str, float]] = {}
     for variant in VARIANTS:

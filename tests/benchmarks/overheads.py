@@ -93,6 +93,19 @@ def stock(work: Work, steps: int, root: Path) -> Iterator[Iterator[int]]:
     yield loop()
 
 
+@contextlib.contextmanager
+def detector(work: Work, steps: int, root: Path) -> Iterator[Iterator[int]]:
+    """NVRx's detector alone."""
+    detect = stock_detection()
+
+    def loop() -> Iterator[int]:
+        for step in range(steps):
+            with detect():
+                yield step
+
+    yield loop()
+
+
 def stock_detection() -> Callable[[], AbstractContextManager[None]]:
     if not torch.cuda.is_available():
         return contextlib.nullcontext
@@ -114,6 +127,7 @@ LOOPS: dict[str, Callable[[Work, int, Path], Loop]] = {
     "ours": ours,
     "ours_host_side": ours_host_side,
     "stock": stock,
+    "detector": detector,
 }
 
 

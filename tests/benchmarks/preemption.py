@@ -5,17 +5,15 @@ A rank for each GPU with NCCL, or two with gloo where there is none. Adds to ``b
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
-import os
 import statistics
 from pathlib import Path
 
 import torch
 
-from tests.benchmarks.report import repeat, save, show
-from tests.harness import LAUNCH, Job, clean_env, spawn, torchrun
+from tests.benchmarks.report import arguments, repeat, save, show
+from tests.harness import LAUNCH, Job, spawn, torchrun
 
 SCRIPT = str(Path(__file__).with_name("preempted.py"))
 RANKS = torch.cuda.device_count() or 2
@@ -49,11 +47,7 @@ def seconds_to_exit(job: Job) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
-    options = parser.parse_args()
-    os.environ.update(clean_env({}))
+    options = arguments(__doc__)
     found: dict[str, list[float]] = {}
     steps: dict[str, float] = {}
     for vote, name in (("session", "vote"), ("stock", "stock_vote"), ("off", "off")):

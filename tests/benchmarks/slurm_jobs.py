@@ -9,6 +9,7 @@ import nemo_run as run
 
 from nemo_resiliency_plugins import FaultTolerancePlugin
 from tests.benchmarks.faulted import FAULT_SCRIPT, OWN_STORE, RESTARTS, SCRIPT, STEP_TIMEOUT_S, STEPS, STOCK_FLAGS
+from tests.benchmarks.measured import Event, Measured
 from tests.harness import Traces, wait_for
 from tests.slurm.submitting import SEVERAL_LAUNCHERS_ON_A_HOST, submit
 from tests.slurm.testbed import Cluster
@@ -20,7 +21,9 @@ CLUSTER_ROOT = Path("/tmp/nrp-bench-slurm")
 PREEMPTIBLE = "low"
 WITH_SPARES = "0.7.0"
 """NVRx keeps spare nodes from 0.6 on."""
+STARTS = "batch-started.txt"
 BATCH = """#!/bin/bash
+{say_start}
 {exports}
 head=$(hostname --ip-address | cut -d' ' -f1)
 srun --wait=60 --kill-on-bad-exit=1 {launcher} --rdzv-backend=c10d --rdzv-endpoint=$head:29511 \\
@@ -39,9 +42,14 @@ class Started(Traces):
     cluster: Cluster
     job_id: str
 
-    def recovery_s(self, moment: float) -> float:
-        """Seconds from ``moment`` until every rank has done a step of a later start; waits for it."""
-        return max(self._first_step_after(rank, moment) for rank in range(RANKS)) - moment
+    def recovery(self, moment: float) -> Measured:
+        """From ``moment`` until every rank has done a step of a later start; waits for it."""
+        running = max(self._first_step_after(rank, moment) for rank in range(RANKS))
+        return Measured.between(moment, running, [*self.events(), *self._batch_starts()])
+
+    def _batch_starts(self) -> list[Event]:
+        lines = (self.root / STARTS).read_text().splitlines()
+        return [{"event": "batch_started", "time": float(line)} for line in lines]
 
     def _first_step_after(self, rank: int, moment: float) -> float:
         began = wait_for(
@@ -53,6 +61,11 @@ class Started(Traces):
         return lines[0].time
 
 
+def say_start(root: Path) -> str:
+    """For a batch script: when it started."""
+    return f"date +%s.%N >> {root / STARTS}"
+
+
 def ours(cluster: Cluster, root: Path, faults: str = "", *, restarts: int = RESTARTS, spares: int = 0) -> Started:
     plugin = FaultTolerancePlugin(
         rank_heartbeat_timeout=STEP_TIMEOUT_S,
@@ -62,7 +75,8 @@ def ours(cluster: Cluster, root: Path, faults: str = "", *, restarts: int = REST
     )
     task = run.Script(SCRIPT, entrypoint="python", args=["--root", str(root), "--steps", str(STEPS)])
     env = {"PYTHONPATH": python_path(WITH_SPARES)} if spares else {}
-    job = submit(cluster, root, task, [plugin], env=env, nodes=RANKS + spares, partition=PREEMPTIBLE)
+    options = {"nodes": RANKS + spares, "partition": PREEMPTIBLE, "setup_lines": say_start(root)}
+    job = submit(cluster, root, task, [plugin], env=env, **options)
     return Started(root, job.nrp, cluster, job.job_id)
 
 
@@ -78,6 +92,7 @@ def _batch(cluster: Cluster, root: Path, faults: str, restarts: int, launcher: s
     nrp = root / "nrp"
     variables = {"NRP_DIR": nrp, FAULT_SCRIPT: faults, **OWN_STORE, **SEVERAL_LAUNCHERS_ON_A_HOST}
     script = BATCH.format(
+        say_start=say_start(root),
         exports="\n".join(f"export {name}={value}" for name, value in variables.items()),
         root=root,
         launcher=launcher,

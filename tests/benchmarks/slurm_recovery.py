@@ -7,22 +7,22 @@ once: by itself it notices after ``SlurmdTimeout``, at a usual site 300 s. Ours 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import os
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from tests.benchmarks.faulted import LATER, SOON, each
-from tests.benchmarks.report import medians, repeat, save, show
+from tests.benchmarks.measured import Measured, Recoveries
+from tests.benchmarks.report import arguments, medians, repeat, save, show
 from tests.benchmarks.slurm_jobs import CLUSTER_ROOT, Started, ours, stock, torchrun
-from tests.harness import clean_env, wait_for
+from tests.harness import wait_for
 from tests.slurm.submitting import preempt
 from tests.slurm.testbed import Cluster
 
 FAULTS = ("kill_slurm", "hang_slurm", "requeue", "preemption", "lost_node")
+NOTICED = (FAULTS[0], *FAULTS[2:])
 
 
 def take_nodes(started: Started) -> None:
@@ -49,7 +49,7 @@ class Story:
     start: Callable[[Cluster, Path], Started]
     harms: tuple[Callable[[Started], None], ...] = ()
 
-    def recoveries_s(self, cluster: Cluster, root: Path) -> list[float]:
+    def recoveries(self, cluster: Cluster, root: Path) -> list[Measured]:
         """From each fault to the first new step."""
         started = self.start(cluster, root)
         scripted = len(self.keys) - len(self.harms)
@@ -60,48 +60,44 @@ class Story:
                 what="the scripted faults",
             )
             faults = sorted(event["time"] for event in started.events("fault_injected"))
-            return [*map(started.recovery_s, faults), *(self._after(harm, started) for harm in self.harms)]
+            return [*map(started.recovery, faults), *(self._after(harm, started) for harm in self.harms)]
         finally:
             cluster.settle()
 
-    def _after(self, harm: Callable[[Started], None], started: Started) -> float:
+    def _after(self, harm: Callable[[Started], None], started: Started) -> Measured:
         moment = time.time()
         harm(started)
-        return started.recovery_s(moment)
+        return started.recovery(moment)
 
 
-LATE, EARLY = each(("kill", "hang"), LATER), each(("kill", "hang"), SOON)
-KILL = each(("kill",), SOON)
+SCRIPTED = ("kill", "hang", "kill")
+"""The last one finds no restart in the job left, and needs a new attempt."""
+TAKEN_AND_LOST = (take_nodes, lose_node)
 STORIES = [
-    Story("ours", FAULTS[:2], partial(ours, faults=LATE)),
-    Story("stock", FAULTS[:2], partial(stock, faults=EARLY)),
-    Story("torchrun", FAULTS[:1], partial(torchrun, faults=KILL)),
-    Story("ours", FAULTS[2:4], partial(ours, faults=KILL, restarts=0), (take_nodes,)),
-    Story("stock", FAULTS[2:], partial(stock, faults=KILL, restarts=0), (take_nodes, lose_node)),
+    Story("ours", FAULTS[:4], partial(ours, faults=each(SCRIPTED, LATER), restarts=2), (take_nodes,)),
+    Story("stock", FAULTS, partial(stock, faults=each(SCRIPTED, SOON), restarts=2), TAKEN_AND_LOST),
+    # torchrun takes no notice of a hang.
+    Story("torchrun", NOTICED, partial(torchrun, faults=each(("kill", "kill"), SOON), restarts=1), TAKEN_AND_LOST),
     Story("ours", FAULTS[4:], partial(ours, spares=1), (lose_node,)),
 ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
-    options = parser.parse_args()
-    os.environ.update(clean_env({}))
+    options = arguments(__doc__)
     cluster = Cluster(CLUSTER_ROOT)
     cluster.start()
-    found: dict[str, list[float]] = {}
+    recoveries = Recoveries()
     try:
         for story in STORIES:
-            runs = repeat(story.stack, options.repeats, partial(story.recoveries_s, cluster))
-            for place, key in enumerate(story.keys):
-                found[f"{key}.{story.stack}_s"] = [times[place] for times in runs]
+            runs = repeat(story.stack, options.repeats, partial(story.recoveries, cluster))
+            for key, times in zip(story.keys, zip(*runs, strict=True), strict=True):
+                recoveries.add(f"{key}.{story.stack}_s", times)
     finally:
         cluster.stop()
-    typical = medians(found)
+    typical = medians(recoveries.found)
     ratios = {f"{what}.stock_over_ours": typical[f"{what}.stock_s"] / typical[f"{what}.ours_s"] for what in FAULTS}
-    show(found, {}, ratios)
-    save(options.output, found, {}, ratios)
+    show(recoveries.found, recoveries.parts, ratios)
+    save(options.output, recoveries.found, recoveries.parts, ratios)
 
 
 if __name__ == "__main__":

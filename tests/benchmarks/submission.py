@@ -5,7 +5,6 @@ Writes ``build/bench.json`` (``submission.*``; milliseconds).
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -61,10 +60,7 @@ def milliseconds(action: Callable[[], Any]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
-    options = parser.parse_args()
+    options = report.arguments(__doc__)
     found = {
         f"submission.import_{name}_ms": [import_ms(code) for _ in range(options.repeats)]
         for name, code in IMPORTS.items()
