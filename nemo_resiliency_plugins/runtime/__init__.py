@@ -1,5 +1,8 @@
 """The job side: what a training script imports. Importing it loads neither nemo_run nor torch.
 
+Node scripts, launchers and ranks run modules of this package before any script does, so that a name loads its module
+when it is first used.
+
 A training script opens one session, and everything else hangs on that object::
 
     with runtime.session() as s:
@@ -11,17 +14,21 @@ A training script opens one session, and everything else hangs on that object::
 
 from __future__ import annotations
 
-from nemo_resiliency_plugins.config import (
-    CheckpointConfig,
-    FaultToleranceConfig,
-    InProcessRestartConfig,
-    NVRxStragglerDetectionConfig,
-    PreemptionConfig,
-    RerunStateMachineConfig,
-)
-from nemo_resiliency_plugins.runtime.checkpoint.plain import Checkpoints
-from nemo_resiliency_plugins.runtime.inprocess.entry import inprocess
-from nemo_resiliency_plugins.runtime.session import Session, session
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nemo_resiliency_plugins.config import (
+        CheckpointConfig,
+        FaultToleranceConfig,
+        InProcessRestartConfig,
+        NVRxStragglerDetectionConfig,
+        PreemptionConfig,
+        RerunStateMachineConfig,
+    )
+    from nemo_resiliency_plugins.runtime.checkpoint.plain import Checkpoints
+    from nemo_resiliency_plugins.runtime.in_process.entry import inprocess
+    from nemo_resiliency_plugins.runtime.sessions import Session, session
 
 __all__ = [
     "CheckpointConfig",
@@ -35,3 +42,19 @@ __all__ = [
     "inprocess",
     "session",
 ]
+_HOMES = {
+    "Checkpoints": "nemo_resiliency_plugins.runtime.checkpoint.plain",
+    "Session": "nemo_resiliency_plugins.runtime.sessions",
+    "inprocess": "nemo_resiliency_plugins.runtime.in_process.entry",
+    "session": "nemo_resiliency_plugins.runtime.sessions",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES.get(name, "nemo_resiliency_plugins.config")), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -14,7 +14,7 @@ from nemo_resiliency_plugins.runtime.agreement import Ranks
 from nemo_resiliency_plugins.runtime.checkpoint.manager import Checkpointer, DcpCheckpointer, UserCheckpointer
 from nemo_resiliency_plugins.runtime.checkpoint.reporting import Reporter
 from nemo_resiliency_plugins.runtime.identity import Identity
-from nemo_resiliency_plugins.runtime.inprocess import life
+from nemo_resiliency_plugins.runtime.in_process import life
 from nemo_resiliency_plugins.runtime.rerun.feature import NoResults
 
 Attached = TypeVar("Attached")

@@ -42,7 +42,7 @@ from nemo_resiliency_plugins.contract import (
 from nemo_resiliency_plugins.errors import ResiliencyError
 from nemo_resiliency_plugins.runtime import origin, rendezvous
 from nemo_resiliency_plugins.runtime.effective import resolve
-from nemo_resiliency_plugins.runtime.inprocess import on_node
+from nemo_resiliency_plugins.runtime.in_process import on_node
 from nemo_resiliency_plugins.runtime.leaving_word import told_if_not_left
 from nemo_resiliency_plugins.runtime.log import level_wanted, logger
 from nemo_resiliency_plugins.runtime.prestart import waiting

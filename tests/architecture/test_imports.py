@@ -148,15 +148,24 @@ def test_a_broad_except_stands_only_where_observation_may_not_hurt(path: Path) -
     assert not broad or path.name == "events.py"
 
 
-def loaded_after(statement: str) -> set[str]:
+def modules_after(statement: str) -> list[str]:
     code = f"import sys; {statement}; print(*sys.modules)"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    return {name.split(".")[0] for name in output.split()}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+def loaded_after(statement: str) -> set[str]:
+    return {name.split(".")[0] for name in modules_after(statement)}
 
 
 @pytest.mark.parametrize("module", LIGHT)
 def test_the_job_side_starts_light(module: str) -> None:
     assert not loaded_after(f"import {module}") & {"torch", "nemo_run", "nvidia_resiliency_ext"}
+
+
+@pytest.mark.parametrize("module", ["node", "launcher", "launch"])
+def test_what_starts_before_a_script_does_not_load_its_session(module: str) -> None:
+    loaded = modules_after(f"import {PACKAGE}.runtime.{module}")
+    assert not {f"{PACKAGE}.runtime.{name}" for name in ("sessions", "features", "stragglers", "rerun")} & {*loaded}
 
 
 def test_the_plugins_load_no_nvrx() -> None:

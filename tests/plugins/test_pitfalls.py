@@ -25,7 +25,7 @@ from nemo_resiliency_plugins import (
     UnsupportedError,
     runtime,
 )
-from nemo_resiliency_plugins.runtime.inprocess.checks import check_place
+from nemo_resiliency_plugins.runtime.in_process.checks import check_place
 from tests.plugins.slurm import make, told
 
 README = (Path(__file__).parents[2] / "README.md").read_text()

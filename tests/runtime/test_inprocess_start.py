@@ -17,8 +17,8 @@ from nemo_resiliency_plugins.compat import gloo
 from nemo_resiliency_plugins.compat.inprocess import names
 from nemo_resiliency_plugins.config import InProcessRestartConfig
 from nemo_resiliency_plugins.contract import write_atomically
-from nemo_resiliency_plugins.runtime.inprocess import server
-from nemo_resiliency_plugins.runtime.inprocess.server import connections
+from nemo_resiliency_plugins.runtime.in_process import server
+from nemo_resiliency_plugins.runtime.in_process.server import connections
 from nemo_resiliency_plugins.runtime.rendezvous import free_port
 from tests import lives, ranks, training
 from tests.harness import wait_for

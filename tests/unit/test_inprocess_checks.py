@@ -14,8 +14,8 @@ from nemo_resiliency_plugins.compat.inprocess import names, wanted_by
 from nemo_resiliency_plugins.compat.nvrx import MONITOR_SOCKET
 from nemo_resiliency_plugins.config import InProcessRestartConfig
 from nemo_resiliency_plugins.errors import ConfigError, ResiliencyError, UnsupportedError
-from nemo_resiliency_plugins.runtime.inprocess import checks
-from nemo_resiliency_plugins.runtime.inprocess.meeting import adopt_numbers
+from nemo_resiliency_plugins.runtime.in_process import checks
+from nemo_resiliency_plugins.runtime.in_process.meeting import adopt_numbers
 
 PLACE = {"WORLD_SIZE": "4", "MASTER_ADDR": "host", "MASTER_PORT": "1"}
 CallWrapper = names().call_wrapper

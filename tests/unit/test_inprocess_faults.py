@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nemo_resiliency_plugins.runtime.inprocess.faults import Fault, History, decode
+from nemo_resiliency_plugins.runtime.in_process.faults import Fault, History, decode
 
 
 def fault(step: int | None = 5, resumed: int | None = None, kind: str = "ValueError at a.py:3", rank: int = 1) -> Fault:

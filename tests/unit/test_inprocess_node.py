@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from nemo_resiliency_plugins.contract import ENV_NOTICE, NOTICE_LAUNCHER
-from nemo_resiliency_plugins.runtime.inprocess import on_node
+from nemo_resiliency_plugins.runtime.in_process import on_node
 
 NAMED = "open('/proc/self/comm', 'w').write({name!r}); print(flush=True); input()"
 

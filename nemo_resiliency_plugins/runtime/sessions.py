@@ -21,7 +21,7 @@ from nemo_resiliency_plugins.runtime.ending import Ending, Leaving
 from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure
 from nemo_resiliency_plugins.runtime.features import Features
 from nemo_resiliency_plugins.runtime.identity import Identity
-from nemo_resiliency_plugins.runtime.inprocess import life
+from nemo_resiliency_plugins.runtime.in_process import life
 from nemo_resiliency_plugins.runtime.log import line, logger
 from nemo_resiliency_plugins.runtime.loop import Loop, is_success, one_number, without_attach
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from nemo_resiliency_plugins.config import InProcessRestartConfig
 from nemo_resiliency_plugins.runtime.effective import resolve
-from nemo_resiliency_plugins.runtime.inprocess import checks
-from nemo_resiliency_plugins.runtime.inprocess.meeting import adopt_numbers
+from nemo_resiliency_plugins.runtime.in_process import checks
+from nemo_resiliency_plugins.runtime.in_process.meeting import adopt_numbers
 from nemo_resiliency_plugins.runtime.log import logger
 
 
@@ -47,7 +47,7 @@ def inprocess(train_fn: Callable[..., Any], config: InProcessRestartConfig | Non
 
     @functools.wraps(train_fn)
     def restarting(*args: Any, **kwargs: Any) -> Any:
-        from nemo_resiliency_plugins.runtime.inprocess.restarter import Restarter
+        from nemo_resiliency_plugins.runtime.in_process.restarter import Restarter
 
         checks.check_here(settings)
         return Restarter(train_fn, settings).run(args, kwargs)

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 
 from nemo_resiliency_plugins.errors import ResiliencyError
-from nemo_resiliency_plugins.runtime.inprocess import checks
+from nemo_resiliency_plugins.runtime.in_process import checks
 from nemo_resiliency_plugins.runtime.loop import Loop
 
 OURS = ("nrp-", "writer of the")

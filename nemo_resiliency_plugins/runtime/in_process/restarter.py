@@ -17,9 +17,9 @@ from nemo_resiliency_plugins.config import InProcessRestartConfig
 from nemo_resiliency_plugins.errors import ConfigError, ResiliencyError
 from nemo_resiliency_plugins.runtime.events import EventLog, emit_failure
 from nemo_resiliency_plugins.runtime.identity import Identity
-from nemo_resiliency_plugins.runtime.inprocess import life, meeting, server
-from nemo_resiliency_plugins.runtime.inprocess.faults import Fault, History, decode
-from nemo_resiliency_plugins.runtime.inprocess.standby import Standby
+from nemo_resiliency_plugins.runtime.in_process import life, meeting, server
+from nemo_resiliency_plugins.runtime.in_process.faults import Fault, History, decode
+from nemo_resiliency_plugins.runtime.in_process.standby import Standby
 from nemo_resiliency_plugins.runtime.log import line, logger
 from nemo_resiliency_plugins.runtime.loop import is_success
 from nemo_resiliency_plugins.runtime.preemption import early

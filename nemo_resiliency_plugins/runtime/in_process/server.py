@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from nemo_resiliency_plugins.runtime.inprocess.on_node import STORE
+from nemo_resiliency_plugins.runtime.in_process.on_node import STORE
 from nemo_resiliency_plugins.runtime.log import logger
 
 ESTABLISHED = "01"
