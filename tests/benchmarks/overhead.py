@@ -56,10 +56,10 @@ def mean_us(took: list[float]) -> float:
 
 
 def main() -> None:
-    options = report.arguments(__doc__)
+    options = report.arguments(__doc__, VARIANTS[1:])
     found: dict[str, list[float]] = {}
     waits: dict[str, dict[str, float]] = {}
-    for variant in VARIANTS:
+    for variant in ("bare", *options.variants):
         loops = report.repeat(f"overhead.{variant}", options.repeats, lambda root, how=variant: loop(root, how))
         waits[f"overhead.{variant}"] = loops[0].waits
         for step_ms in STEPS:
@@ -69,7 +69,7 @@ def main() -> None:
         f"overhead.{variant}_us_per_step" + ("" if step_ms == 33 else f"_{step_ms}_ms"): round(
             statistics.median(found[key_of(variant, step_ms)]) - statistics.median(found[key_of("bare", step_ms)]), 1
         )
-        for variant in VARIANTS[1:]
+        for variant in options.variants
         for step_ms in STEPS
     }
     report.show(found, {}, costs)

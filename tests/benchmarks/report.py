@@ -9,7 +9,7 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,14 @@ console = Console()
 RUNS, ENOUGH, LONG_S = 5, 3, 60.0
 
 
-def arguments(doc: str | None) -> argparse.Namespace:
-    """Of a benchmark: how often it repeats, and where it writes. What a job or a launcher has set is forgotten."""
+def arguments(doc: str | None, variants: Sequence[str] = ()) -> argparse.Namespace:
+    """Of a benchmark: how often it repeats, where it writes, and of which variants, where some can be left out.
+
+    What a job or a launcher has set is forgotten.
+    """
     parser = argparse.ArgumentParser(description=doc)
+    if variants:
+        parser.add_argument("--variants", nargs="+", choices=variants, default=variants)
     parser.add_argument("--repeats", type=int, default=RUNS)
     parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
     options = parser.parse_args()
