@@ -24,7 +24,6 @@ test-all: lint
 
 bench: .venv/installed
 	$(BIN)/python -m tests.benchmarks.recovery
-	$(BIN)/python -m tests.benchmarks.slurm_recovery
 	$(BIN)/python -m tests.benchmarks.preemption
 	$(BIN)/python -m tests.benchmarks.checkpoint
 	$(BIN)/python -m tests.benchmarks.straggler

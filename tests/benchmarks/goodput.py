@@ -1,6 +1,6 @@
 """The share of time that ends up in the weights at sizes that nobody has at hand: a simulation of failures.
 
-It takes what ``recovery`` and ``slurm_recovery`` have measured (``build/bench.json``), published figures for what grows
+It takes what ``recovery`` has measured (``build/bench.json``), published figures for what grows
 with the number of GPUs, and a failure rate; ``goodput_check`` compares it with a run on the testbed. Writes
 ``build/bench.json`` (``goodput.*``).
 """
@@ -105,8 +105,8 @@ def stack_at(gpus: int, name: str, measured: Mapping[str, float], *, at_scale: f
     # With a spare node ft_launcher goes on in the allocation; the document's flags have none, so Slurm requeues.
     requeue = 0.0 if name == "ours" else CRED_EXPIRE_USUAL_S - CRED_EXPIRE_MEASURED_S
     recovery = {
-        "crash": measured[f"kill_slurm.{name}_s"],
-        "hang": measured[f"hang_slurm.{name}_s"] + limit,
+        "crash": measured[f"kill.{name}_s"],
+        "hang": measured[f"hang.{name}_s"] + limit,
         "node": measured[f"lost_node.{name}_s"] + requeue,
     }
     return Stack({kind: seconds + larger for kind, seconds in recovery.items()}, STALL_S[name], DURABLE_S[name])

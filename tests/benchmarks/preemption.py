@@ -17,7 +17,7 @@ from tests.harness import LAUNCH, Job, spawn, torchrun
 
 SCRIPT = str(Path(__file__).with_name("preempted.py"))
 RANKS = torch.cuda.device_count() or 2
-STEPS = 3000
+STEPS = 1500
 
 
 @dataclasses.dataclass(frozen=True)

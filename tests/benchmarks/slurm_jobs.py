@@ -9,7 +9,7 @@ import nemo_run as run
 
 from nemo_resiliency_plugins import FaultTolerancePlugin
 from tests.benchmarks.faulted import FAULT_SCRIPT, OWN_STORE, RESTARTS, SCRIPT, STEP_TIMEOUT_S, STEPS, STOCK_FLAGS
-from tests.benchmarks.measured import Event, Measured
+from tests.benchmarks.measured import Measured
 from tests.harness import Traces, wait_for
 from tests.slurm.submitting import SEVERAL_LAUNCHERS_ON_A_HOST, submit
 from tests.slurm.testbed import Cluster
@@ -45,11 +45,12 @@ class Started(Traces):
     def recovery(self, moment: float) -> Measured:
         """From ``moment`` until every rank has done a step of a later start; waits for it."""
         running = max(self._first_step_after(rank, moment) for rank in range(RANKS))
-        return Measured.between(moment, running, [*self.events(), *self._batch_starts()])
+        batch_starts = [{"event": "batch_started", "time": at} for at in self.batch_starts()]
+        return Measured.between(moment, running, [*self.events(), *batch_starts])
 
-    def _batch_starts(self) -> list[Event]:
-        lines = (self.root / STARTS).read_text().splitlines()
-        return [{"event": "batch_started", "time": float(line)} for line in lines]
+    def batch_starts(self) -> list[float]:
+        """When the batch script started, each time."""
+        return [float(line) for line in (self.root / STARTS).read_text().splitlines()]
 
     def _first_step_after(self, rank: int, moment: float) -> float:
         began = wait_for(
