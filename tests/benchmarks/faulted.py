@@ -21,7 +21,6 @@ from tests.harness import ENABLED, LAUNCH, Job, program, spawn, wait_for
 SCRIPT = str(Path(__file__).with_name("train.py"))
 RANKS = 2
 STEP_TIMEOUT_S = 5
-STEPS = 4 * 60
 RESTARTS = 3
 DEADLINE_S = 240.0
 PRESTART = ["torch", "numpy", "nvidia_resiliency_ext"]
@@ -35,6 +34,8 @@ OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 FAULTS = ("kill", "exception", "hang")
 SOON, LATER = 10, 60
 """Steps between a start and its fault. 12 s after the first step of ours the ranks of the next start wait."""
+STEPS = 5 * LATER
+"""For four faults and what follows the last."""
 FAULT_SCRIPT = "NRP_FAULT_TOLERANCE__FAULT_SCRIPT"
 
 
