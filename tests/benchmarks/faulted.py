@@ -34,8 +34,8 @@ OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 FAULTS = ("kill", "exception", "hang")
 SOON, LATER = 10, 60
 """Steps between a start and its fault. 12 s after the first step of ours the ranks of the next start wait."""
-STEPS = 5 * LATER
-"""For four faults and what follows the last."""
+STEPS = 4 * LATER
+"""For all faults and what follows the last."""
 FAULT_SCRIPT = "NRP_FAULT_TOLERANCE__FAULT_SCRIPT"
 
 

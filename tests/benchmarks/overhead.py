@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).with_name("overheads.py")
 PATHS = [str(SCRIPT.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
 HERE = {"GROUP_RANK": "0", "PYTHONPATH": os.pathsep.join(PATHS)}
 RANKS = torch.cuda.device_count() or 2
-STEPS = {33: 150, 1: 1500}
+STEPS = {33: 100, 1: 1000}
 """By the milliseconds of a step."""
 TRACED = 100 if torch.cuda.is_available() else 0
 VARIANTS = ("bare", "ours", "stock", *(["detector", "ours_host_side"] if TRACED else []))

@@ -9,12 +9,13 @@ first start of each job. Writes ``build/bench.json``.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tests.benchmarks.faulted import LATER, SOON, each
+from tests.benchmarks.faulted import LATER, SOON
 from tests.benchmarks.measured import Measured, Recoveries
 from tests.benchmarks.report import arguments, medians, repeat, save, show
 from tests.benchmarks.slurm_jobs import CLUSTER_ROOT, Started, ours, stock, torchrun
@@ -90,7 +91,10 @@ class Story:
 
 
 def scripted(faults: Sequence[str], steps: int) -> str:
-    return each([SCRIPTED[fault] for fault in faults if fault in SCRIPTED], steps)
+    """``steps`` before each fault, and few before that after which no rank could wait."""
+    kinds = [SCRIPTED[fault] for fault in faults if fault in SCRIPTED]
+    places = itertools.accumulate(SOON if fault == "requeue" else steps for fault in faults if fault in SCRIPTED)
+    return ",".join(f"{kind}@1:{step}" for kind, step in zip(kinds, places, strict=True))
 
 
 WITHOUT_HANG = [fault for fault in FAULTS if fault != "hang"]

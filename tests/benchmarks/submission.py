@@ -24,7 +24,7 @@ IMPORTS = {
     "package": "import nemo_resiliency_plugins",
     "nemo_run": "import nemo_run",
     "plugins": "from nemo_resiliency_plugins import FaultTolerancePlugin, PreemptionPlugin",
-    "runtime": "from nemo_resiliency_plugins import runtime",
+    "runtime": "from nemo_resiliency_plugins.runtime import session",
 }
 
 
