@@ -188,6 +188,8 @@ def test_a_directory_that_cannot_be_read_is_2(tmp_path: Path, name: str) -> None
 
 def test_a_copy_without_a_place_is_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "rsync").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     done = invoke("status", "--host", "login", "/shared/job")
     assert done.exit_code == 2
