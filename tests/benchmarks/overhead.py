@@ -32,8 +32,8 @@ VARIANTS = ("bare", "ours", "stock", *(["detector", "ours_host_side"] if TRACED 
 class Loop:
     """The mean step by its length, and how often in a step the host waited for the GPU, by call of the CUDA runtime.
 
-    Only of *bare* and *ours_host_side* anything is known of the waits: torch's profiler sees none while NVRx's detector
-    is on. That is all that *ours_host_side* leaves out.
+    The waits are known of *bare* and *ours_host_side* alone: torch's profiler does not see them while NVRx's detector
+    is on, and that is all that *ours_host_side* leaves out.
     """
 
     step_us: dict[int, float]

@@ -34,11 +34,17 @@ def arguments(doc: str | None, variants: Sequence[str] = ()) -> argparse.Namespa
     parser = argparse.ArgumentParser(description=doc)
     if variants:
         parser.add_argument("--variants", nargs="+", choices=variants, default=variants)
-    parser.add_argument("--repeats", type=int, default=RUNS)
+    parser.add_argument("--repeats", type=_count, default=RUNS)
     parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
     options = parser.parse_args()
     os.environ.update(clean_env({}))
     return options
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 1 or more")
+    return int(text)
 
 
 def repeat(label: str, times: int, once: Callable[[Path], Any]) -> list[Any]:
